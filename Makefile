@@ -2,28 +2,38 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: ab test test-long check lint types wheel clean
+.DELETE_ON_ERROR:
+.PHONY: help ab test test-long check lint types wheel clean
 
-$(VENV)/.ready: pyproject.toml
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "kvbench needs Python 3.11 or newer; set PYTHON=/path/to/python3.11")'
+help:
+	@echo 'make ab         set up, then run the main job: gate, A/B blocks, verdict'
+	@echo 'make test       set up, then static checks and tests'
+	@echo 'make test-long  the longer tests'
+	@echo 'make check      static checks only (ruff, import-linter, mypy)'
+	@echo 'make wheel      build dist/kvbench-*.whl'
+	@echo 'make clean      remove the environment and build outputs'
+
+$(VENV)/.ready: pyproject.toml setup.py
+	@$(PYTHON) -c 'import sys, venv; sys.exit(0 if sys.version_info >= (3, 11) else "kvbench needs Python 3.11 or newer with venv; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
-	touch $@
+	$(PIP) install --upgrade pip
+	$(PIP) install --editable .
+	@touch $@
 
 $(VENV)/.ready-dev: $(VENV)/.ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
-	touch $@
+	$(PIP) install --editable '.[dev]'
+	@touch $@
 
 ab: $(VENV)/.ready
 	$(BIN)/kvbench ab
 
-test: check $(VENV)/.ready-dev
+test: check
 	$(BIN)/python -m pytest -n 2 -m 'not long and not peer'
 
 test-long: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n 2 -m 'long'
+	$(BIN)/python -m pytest -n 2 -m long
 
 check: lint types
 
@@ -35,5 +45,8 @@ lint: $(VENV)/.ready-dev
 types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
+wheel: $(VENV)/.ready-dev
+	$(BIN)/python -m build --wheel
+
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

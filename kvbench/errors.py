@@ -19,7 +19,7 @@ from __future__ import annotations
 
 
 class KvbenchError(Exception):
-    """Base of every error that is meant for a user's eyes; ``exit_code`` is what the CLI returns."""
+    """Base of all errors meant for a user; ``exit_code`` is what the CLI returns."""
 
     exit_code = 2
 

@@ -1,4 +1,4 @@
-"""Versioned data that outlives a process: results, journal lines, verdicts. Pure data and its I/O."""
+"""Versioned data that outlives a process: results, journal lines, verdicts."""
 
 from kvbench.records.result import Failure, Result
 

@@ -27,9 +27,9 @@ class Result(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
     metrics: dict[str, float] = {}
     """Further numbers, name with unit: ``prefill_tok_s``, ``ttft_s``, ``link_gb_s`` ..."""
     hashes: dict[str, str] = {}
-    """Hex digests: ``tokens``, ``logits``, ``audit`` (window checksum), ``snapshot``; gates compare."""
+    """Hex digests: ``tokens``, ``logits``, ``audit`` (window checksum), ``snapshot``."""
     bytes: dict[str, int] = {}
-    """Bytes moved by kind: ``early``, ``late``, ``ordered``, ``store``, ``state`` (bytes parity)."""
+    """Bytes moved by kind: ``early``, ``late``, ``ordered``, ``store``, ``state``."""
     waits: dict[str, tuple[int, int, int]] = {}
     """Synchronize calls by call site: (made, elided, made though redundant)."""
     counters: dict[str, int] = {}

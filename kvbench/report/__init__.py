@@ -1,1 +1,1 @@
-"""TODO"""
+"""Views of records: terminal, Markdown, HTML, benchstat, JUnit. No measuring, no judging."""

@@ -1,0 +1,35 @@
+"""Where the data files that ship with kvbench lie: suites and published figures.
+
+In a checkout (installed in editable mode or not at all) they are the top-level ``configs/`` and
+``results/published/``. A wheel carries the same files as ``kvbench/_suites`` and
+``kvbench/_published`` (see ``setup.py``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from kvbench.errors import UsageError
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def suites_dir() -> Path:
+    """Directory of the bundled suite files, ``NAME.toml`` each."""
+    return _locate("_suites", "configs")
+
+
+def published_dir() -> Path:
+    """Directory of the figures published by others, one CSV a table."""
+    return _locate("_published", "results/published")
+
+
+def _locate(in_wheel: str, in_checkout: str) -> Path:
+    candidates = (_PACKAGE / in_wheel, _PACKAGE.parent / in_checkout)
+    for path in candidates:
+        if path.is_dir():
+            return path
+    raise UsageError(
+        f"this installation of kvbench lacks its data files: neither {candidates[0]} nor "
+        f"{candidates[1]} is a directory; install it again"
+    )

@@ -1,0 +1,115 @@
+"""The click frame: a group that loads its commands lazily, and ``main``, the way in and out."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+import click
+
+import kvbench
+from kvbench.cli.failures import Guard
+from kvbench.cli.table import COMMANDS
+
+PROG = "kvbench"
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are named by a table and imported when they are invoked."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        command = importlib.import_module(entry.module).command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
+            raise click.UsageError(_unknown_command(args[0]), ctx)
+        return super().resolve_command(ctx, args)
+
+
+def _unknown_command(name: str) -> str:
+    import difflib
+
+    near = difflib.get_close_matches(name, COMMANDS, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(COMMANDS)}"
+    return f"no command {name!r}; {hint}"
+
+
+def _print_version(ctx: click.Context, _param: click.Parameter, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        click.echo(f"{PROG} {kvbench.__version__}")
+        ctx.exit(0)
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 done, 1 --require not met, 2 usage, 3 inconclusive, 4 not exact, "
+    "5 environment invalid, 6 an arm failed, 70 a bug in kvbench, 130 interrupted.",
+)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and exit.",
+)
+def group() -> None:
+    """Says whether an inference optimisation is exact, and whether it is faster."""
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code (see ``kvbench.errors``)."""
+    argv = list(sys.argv[1:] if args is None else args)
+    if "_KVBENCH_COMPLETE" in os.environ:
+        group.main(argv, prog_name=PROG)  # click answers the shell and exits
+    guard = Guard(PROG)
+    before = _terminate_like_interrupt()
+    try:
+        with guard:
+            guard.exit_code = _invoke(argv)
+            sys.stdout.flush()
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
+    return guard.exit_code
+
+
+def _invoke(argv: list[str]) -> int:
+    try:
+        with group.make_context(PROG, argv) as ctx:
+            returned = group.invoke(ctx)
+    except click.exceptions.Exit as done:
+        return done.exit_code
+    return returned if isinstance(returned, int) else 0
+
+
+def _terminate_like_interrupt() -> Any:
+    """Make SIGTERM unwind like Ctrl-C; returns the handler to restore, None off the main thread."""
+
+    def interrupt(_signum: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        return signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:
+        return None

@@ -1,0 +1,29 @@
+"""What commands share about their output: ``--json`` and the decision what goes where.
+
+A command's result goes to stdout, everything else (progress, warnings, errors) to stderr. With
+``--json`` stdout carries exactly one JSON document, or nothing if the command failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def json_option(function: F) -> F:
+    """Add ``--json`` to a command; its function receives ``as_json: bool``."""
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")(
+        function
+    )
+
+
+def print_json(document: object) -> None:
+    """Print ``document`` (plain data or msgspec structs) as one indented JSON document."""
+    import msgspec
+
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2)
+    click.echo(text.decode())

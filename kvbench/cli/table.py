@@ -1,0 +1,21 @@
+"""What commands there are. Listing them (``kvbench --help``) imports none of them.
+
+To add one: write ``kvbench/cli/NAME.py`` with a click command called ``command`` and add a line.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A command: the module that defines it, and its line in ``kvbench --help``."""
+
+    module: str
+    help: str
+
+
+COMMANDS: dict[str, Entry] = {
+    "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
+}
+"""In the order in which they are listed: what is measured first, then what explains it."""
