@@ -1,0 +1,60 @@
+"""Rules of a suite that join several keys."""
+
+from __future__ import annotations
+
+from kvbench.errors import UsageError
+from kvbench.spec.suite import SUITE_VERSION, Suite
+
+
+def check_suite(suite: Suite, source: str) -> None:
+    """Raise ``UsageError`` naming ``source``, key and reason if ``suite`` cannot be run."""
+
+    def refuse(key: str, why: str) -> None:
+        raise UsageError(f"{source}: {key}: {why}")
+
+    if suite.schema != SUITE_VERSION:
+        refuse("schema", f"{suite.schema}; this kvbench reads {SUITE_VERSION}")
+    names = [arm.name for arm in suite.arms]
+    for number, name in enumerate(names):
+        if name in names[:number]:
+            refuse(f"arms[{number}].name", f"{name!r} appears twice")
+    if suite.baseline not in names:
+        refuse("baseline", f"{suite.baseline!r} is no arm; arms are {', '.join(names)}")
+    _check_blocks(suite, source)
+    if (suite.gate == "tolerance") != (suite.tolerance is not None):
+        refuse("tolerance", 'goes with gate = "tolerance", and only with it')
+    for key, cpus in [("affinity", suite.affinity)] + [
+        (f"arms[{number}].affinity", arm.affinity) for number, arm in enumerate(suite.arms)
+    ]:
+        if cpus is not None and (not cpus or len(set(cpus)) != len(cpus) or min(cpus) < 0):
+            refuse(key, f"{list(cpus)}; allowed is a list of different CPU numbers from 0")
+    for number, arm in enumerate(suite.arms):
+        if arm.faults:
+            refuse(f"arms[{number}].faults", "a suite times no arm with a planted fault")
+    if suite.link is not None and (suite.link.gb_s is None) == (suite.link.ratio is None):
+        on_axis = any(axis.startswith("link.") for axis in suite.grid)
+        if not on_axis or suite.link.gb_s is not None:
+            refuse("link", "give exactly one of gb_s and ratio")
+    if "link.gb_s" in suite.grid and "link.ratio" in suite.grid:
+        refuse("grid.link.ratio", "cannot be an axis beside link.gb_s")
+    if (suite.workload.kind == "file") != (suite.workload.path is not None):
+        refuse("workload.path", 'goes with workload.kind = "file", and only with it')
+    if suite.model.synthetic and suite.model.ref != "synthetic":
+        refuse("model.synthetic", 'goes with model.ref = "synthetic", and only with it')
+
+
+def _check_blocks(suite: Suite, source: str) -> None:
+    """M3: n is fixed in advance and even, or looks are declared in advance."""
+    if suite.looks and suite.blocks is not None:
+        raise UsageError(f"{source}: looks: cannot be given beside blocks")
+    if suite.blocks is not None and suite.blocks % 2:
+        raise UsageError(
+            f"{source}: blocks: {suite.blocks} is odd; an even number cancels quadratic drift too"
+        )
+    for number, look in enumerate(suite.looks):
+        if look % 2:
+            raise UsageError(f"{source}: looks[{number}]: {look} is odd; looks are even")
+        if number and look <= suite.looks[number - 1]:
+            raise UsageError(f"{source}: looks[{number}]: {look} does not increase")
+    if len(suite.looks) == 1:
+        raise UsageError(f"{source}: looks: one look is blocks = {suite.looks[0]}")

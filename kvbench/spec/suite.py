@@ -1,0 +1,128 @@
+"""The suite schema, version 1: what a TOML suite may say. Pure data; docs/FORMAT.md shows it.
+
+Types and ranges of single keys are declared here; rules that join keys are in ``check.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+SUITE_VERSION = 1
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
+Positive = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0, le=30 * 24 * 3600)]
+GateMode = Literal["exact", "none", "tolerance"]
+
+
+class ArmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One arm: an engine and its settings. The engine validates ``settings`` (never silently)."""
+
+    name: Name
+    engine: Name
+    settings: dict[str, Any] = {}
+    faults: dict[str, Any] = {}
+    """Fault switches of the reference engine, for gates and tests; a timed arm may have none."""
+    env: dict[str, str] = {}
+    """Further environment variables of the arm's process. Values are not stored in records."""
+    affinity: tuple[int, ...] | None = None
+    """CPU numbers of this arm's process; default: the suite's."""
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What each run decodes."""
+
+    kind: Name = "prose"
+    """prose | code | json | dialogue | file; others are refused by kvbench.workloads."""
+    path: str | None = None
+    """A user's text or JSONL, for kind = "file"."""
+    prompt_tokens: Positive = 1024
+    generate: Positive = 48
+    """Tokens per sequence that are timed."""
+    sequences: Annotated[int, Meta(ge=1, le=1024)] = 1
+    seed: Annotated[int, Meta(ge=0)] = 1
+    history: Literal["text", "seeded"] = "text"
+    """seeded: the KV history is filled with seeded values instead of a prefilled prompt."""
+
+
+class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Which weights: an asset's name (``smollm2``), a GGUF path, or a synthetic shape."""
+
+    ref: Annotated[str, Meta(min_length=1)] = "smollm2"
+    synthetic: dict[str, Any] = {}
+    """Shape and seed, for ref = "synthetic"; the decoder validates it."""
+
+
+class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Slow the cpu device's link: either to a bandwidth, or so that copy : compute is ``ratio``."""
+
+    gb_s: Annotated[float, Meta(gt=0)] | None = None
+    """10^9 bytes a second."""
+    ratio: Annotated[float, Meta(gt=0, le=1000)] | None = None
+    """Calibrated once before the first block, stored in the plan, used by every run."""
+
+
+class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Seconds after which a part counts as hung."""
+
+    run_s: Seconds = 120.0
+    """One run, from the process's start to its exit."""
+    gate_s: Seconds = 600.0
+    """The gate of one cell."""
+    sweep_s: Seconds = 24 * 3600.0
+    """The whole suite; the run in flight is ended and the rest can be resumed."""
+
+
+class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """For gate = "tolerance": how far logits may differ; the report always names it."""
+
+    logits: Annotated[float, Meta(gt=0)]
+    """Largest absolute difference of a logit."""
+
+
+class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One experiment: arms x cells x blocks."""
+
+    schema: int
+    name: Name
+    baseline: Name
+    arms: Annotated[tuple[ArmSpec, ...], Meta(min_length=2, max_length=16)]
+    description: str = ""
+    gate: GateMode = "exact"
+    tolerance: Tolerance | None = None
+    process: Literal["spawn", "attached"] = "spawn"
+    delta: Annotated[float, Meta(gt=0, le=0.5)] = 0.01
+    blocks: Annotated[int, Meta(ge=1, le=10000)] | None = None
+    """Fixed in advance and even; 6 unless looks are declared."""
+    looks: tuple[Positive, ...] = ()
+    """Declared interim looks (M3): block counts, each judged at alpha divided by their number."""
+    workload: Workload = Workload()
+    model: Model = Model()
+    link: LinkSpec | None = None
+    timeouts: Timeouts = Timeouts()
+    affinity: tuple[Annotated[int, Meta(ge=0)], ...] | None = None
+    grid: dict[str, list[Any]] = {}
+    """Axis -> values; axes are named in ``cells.py``."""
+    exclude: tuple[dict[str, Any], ...] = ()
+    """Cells to leave out: every named axis has the named value (or one of a list of values)."""
+    bytes_may_differ: bool = False
+    """Declares that arms move different bytes (e.g. device-resident against host-resident)."""
+    cache_may_serve: bool = False
+    """Declares that prompts may be served from a prefix cache, equally in all arms."""
+
+    @property
+    def total_blocks(self) -> int:
+        """Blocks of each cell when no look stops it early."""
+        if self.looks:
+            return self.looks[-1]
+        return 6 if self.blocks is None else self.blocks
+
+    def arm(self, name: str) -> ArmSpec:
+        """The arm called ``name`` (``KeyError`` if there is none)."""
+        for arm in self.arms:
+            if arm.name == name:
+                return arm
+        raise KeyError(name)
