@@ -1,0 +1,124 @@
+"""The tables on the terminal, 80 columns wide. Colour only on a terminal and without NO_COLOR."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from kvbench.records import ArmSummary, CellSummary, Comparison, Summary, Verdict
+from kvbench.report.words import NONE, headline, interval, number, percent, symbol, visible
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+WIDTH = 80
+
+STYLES = {
+    Verdict.FASTER: "bold green",
+    Verdict.SLOWER: "bold red",
+    Verdict.EQUIVALENT: "bold cyan",
+    Verdict.INCONCLUSIVE: "bold yellow",
+    Verdict.INVALID: "bold white on red",
+}
+
+
+def console(*, stderr: bool = False, width: int | None = None) -> Console:
+    """A rich console on stdout or stderr: 80 columns unless the terminal says otherwise."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    if width is None and not stream.isatty():
+        width = WIDTH
+    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+
+
+def print_summary(summary: Summary, out: Console) -> None:
+    """The whole experiment: labels, verdict, exactness, both passes, intervals, warnings."""
+    from rich.text import Text
+
+    for label in summary.labels:
+        out.print(Text(f" {visible(label)} ", style="reverse"))
+    out.print(Text(headline(summary), style=_overall_style(summary)))
+    out.print(_exactness(summary))
+    _print_cells(summary, out)
+    for text, style in _remarks(summary):
+        out.print(Text(text, style=style))
+
+
+def _overall_style(summary: Summary) -> str:
+    verdicts = {c.verdict for cell in summary.cells for c in cell.comparisons}
+    return STYLES[verdicts.pop()] if len(verdicts) == 1 else "bold"
+
+
+def _exactness(summary: Summary) -> Text:
+    from rich.text import Text
+
+    counts: dict[str, int] = {}
+    for cell in summary.cells:
+        counts[cell.gate.outcome] = counts.get(cell.gate.outcome, 0) + 1
+    said = ", ".join(f"{visible(outcome)} ({count})" for outcome, count in counts.items())
+    style = "green" if set(counts) == {"passed"} else "red"
+    return Text(f"Exactness gate, by cell: {said or NONE}", style=style)
+
+
+def _print_cells(summary: Summary, out: Console) -> None:
+    from rich.text import Text
+
+    for position, cell in enumerate(summary.cells):
+        if len(summary.cells) > 1:
+            out.print(Text(f"\n{visible(cell.name)}" if position else visible(cell.name), "bold"))
+        out.print(_table(cell, headings=position == 0))
+
+
+def _table(cell: CellSummary, headings: bool) -> Table:
+    """One cell's arms. Widths are fixed, so that the tables of several cells line up."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=headings, width=WIDTH)
+    table.add_column("arm", ratio=1, overflow="fold")
+    for heading, width in (("tok/s", 6), ("pass 1", 6), ("pass 2", 6), ("gain", 7)):
+        table.add_column(heading, justify="right", width=width, overflow="fold")
+    table.add_column("95% interval", justify="right", width=18, overflow="fold")
+    table.add_column("verdict", width=14)
+    compared = {comparison.arm: comparison for comparison in cell.comparisons}
+    for arm in cell.arms:
+        table.add_row(Text(visible(arm.name)), *_speeds(arm), *_judged(compared.get(arm.name)))
+    return table
+
+
+def _speeds(arm: ArmSummary) -> tuple[str, str, str]:
+    first, second = arm.tok_s_passes
+    return number(arm.tok_s), number(first), number(second)
+
+
+def _judged(comparison: Comparison | None) -> tuple[str | Text, ...]:
+    from rich.text import Text
+
+    if comparison is None:
+        return ("", "", "baseline")
+    verdict = comparison.verdict
+    return (
+        percent(comparison.ratio),
+        interval(comparison.ci95),
+        Text(f"{symbol(verdict)} {verdict}", style=STYLES[verdict]),
+    )
+
+
+def _remarks(summary: Summary) -> list[tuple[str, str]]:
+    lines = []
+    for cell in summary.cells:
+        where = f"{visible(cell.name)}: "
+        if cell.gate.outcome != "passed":
+            lines.append((f"{where}gate {cell.gate.outcome}: {visible(cell.gate.message)}", "red"))
+        lines += [
+            (f"{where}{visible(comparison.reason)}", "")
+            for comparison in cell.comparisons
+            if comparison.verdict in (Verdict.INVALID, Verdict.INCONCLUSIVE)
+        ]
+        warnings = [*cell.warnings, *(w for c in cell.comparisons for w in c.warnings)]
+        lines += [(f"warning: {where}{visible(w.message)}", "yellow") for w in warnings]
+    lines += [(f"warning: {visible(w.message)}", "yellow") for w in summary.warnings]
+    return lines + [(f"note: {visible(note)}", "dim") for note in summary.notes]

@@ -1,0 +1,157 @@
+"""Terminal tables in 80 columns, report.md fit for a pull request, text from outside is inert."""
+
+from __future__ import annotations
+
+import io
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from kvbench.records import Comparison, Verdict
+from kvbench.report.markdown import code, plain, render_markdown
+from kvbench.report.progress import Progress
+from kvbench.report.terminal import console, print_summary
+from kvbench.report.words import duration, headline, number, percent, sentence, size, visible
+from tests.report import samples
+
+
+def drawn(summary: samples.Summary, **options: object) -> str:
+    out = io.StringIO()
+    print_summary(summary, Console(file=out, width=80, **options))  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+def test_terminal_shows_verdict_passes_gain_and_interval_within_80_columns() -> None:
+    text = drawn(samples.summary())
+    assert "pipelined is faster than ordered: +57.3%" in text
+    for figure in ("20.00", "19.98", "20.02", "31.46", "+55.7% to +58.9%", "▲ FASTER"):
+        assert figure in text
+    assert "LINK SLOWED" in text.splitlines()[0]
+    assert max(cell_len(line.rstrip()) for line in text.splitlines()) <= 80
+
+
+def test_terminal_of_many_cells_keeps_to_80_columns() -> None:
+    long = "workload.prompt_tokens=131072,settings.kv_type=q8_0,arms.pipelined.depth=4"
+    text = drawn(samples.summary(samples.cell(long, 1.1), samples.cell("b", 0.5, Verdict.SLOWER)))
+    assert "2 comparisons: 1 FASTER, 1 SLOWER; from -50.0% to +10.0%." in text
+    assert max(cell_len(line.rstrip()) for line in text.splitlines()) <= 80
+
+
+def test_no_colour_without_a_terminal_or_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "\x1b" not in drawn(samples.summary())
+    coloured = drawn(samples.summary(), force_terminal=True, color_system="standard")
+    assert re.search(r"\x1b\[[\d;]*3[1-6]", coloured)
+    monkeypatch.setenv("NO_COLOR", "1")
+    plain_text = drawn(samples.summary(), force_terminal=True, color_system="standard")
+    assert not re.search(r"\x1b\[[\d;]*3[1-6]", plain_text)
+
+
+def test_console_is_80_columns_when_piped() -> None:
+    assert console().width == 80
+
+
+def test_hostile_text_reaches_no_terminal_control() -> None:
+    text = drawn(samples.hostile())
+    assert not {c for c in text if ord(c) < 0x20} - {"\n"}
+    assert "\u202e" not in text
+
+
+def outside_code(markdown: str) -> str:
+    markdown = re.sub(r"^(`{3,})sh$.*?^\1$", "CODE", markdown, flags=re.DOTALL | re.MULTILINE)
+    return re.sub(r"(`+)(?!`).*?(?<!`)\1(?!`)", "CODE", markdown)
+
+
+def test_hostile_text_is_inert_in_markdown() -> None:
+    prose = outside_code(render_markdown(samples.hostile()))
+    tags = set(re.findall(r"(?<!\\)<[^>]*>", prose))
+    assert tags <= {"<details>", "<summary>", "</summary>", "</details>"}
+    assert not re.search(r"@\w", prose)
+    assert "https://" not in prose
+    assert not re.search(r"(?<!\\)\[", prose)
+
+
+def test_markdown_tables_keep_their_shape() -> None:
+    for text in (render_markdown(samples.hostile()), render_markdown(samples.summary())):
+        rows = [line for line in text.splitlines() if line.startswith("|")]
+        assert rows
+        for block in re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE):
+            counts = {len(re.findall(r"(?<!\\)\|", row)) for row in block.splitlines()}
+            assert len(counts) == 1, block
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_code_span_gives_the_text_back(text: str) -> None:
+    span = code(text)
+    if not text:
+        return
+    fence = re.match(r"`+", span)
+    assert fence is not None and span.endswith(fence[0])
+    inside = span[len(fence[0]) : -len(fence[0])]
+    assert not re.search(rf"(?<!`)`{{{len(fence[0])}}}(?!`)", inside)
+    assert not re.search(r"(?<!\\)\|", inside)
+
+
+@given(st.text(st.characters(exclude_categories=[])))
+def test_visible_text_is_one_line_without_controls(text: str) -> None:
+    shown = visible(text)
+    assert shown.splitlines() in ([], [shown])
+    assert not any(ord(c) < 0x20 or c in "\u202a\u202e\u2066\u2069\x7f\x9b" for c in shown)
+    assert not re.search(r"(?<!\\)[<|`]", plain(text))
+
+
+@pytest.mark.parametrize(
+    ("verdict", "says"),
+    [
+        (Verdict.FASTER, "b is faster than a: +10.0% (95% interval +9.00% to +11.0%)."),
+        (Verdict.SLOWER, "b is slower than a: +10.0%"),
+        (Verdict.EQUIVALENT, "b and a are equally fast within ±1.0%: +10.0% (90% interval "),
+        (Verdict.INCONCLUSIVE, "b against a is not decided: +10.0%"),
+        (Verdict.INVALID, "b against a: no verdict."),
+    ],
+)
+def test_every_verdict_is_a_sentence(verdict: Verdict, says: str) -> None:
+    comparison = Comparison(
+        "b", "a", verdict, "why", ratio=1.1, ci95=(1.09, 1.11), ci90=(1.092, 1.108)
+    )
+    assert sentence(comparison, 0.01).startswith(says)
+
+
+def test_an_experiment_without_results_says_so() -> None:
+    empty = samples.summary(cells=())
+    assert headline(empty) == "No comparison was finished."
+    assert "No comparison was finished" in drawn(empty)
+    assert "No comparison was finished" in render_markdown(empty)
+
+
+def test_figures_in_words() -> None:
+    assert [percent(r) for r in (1.573, 0.9, 1.0034, 1.0, None)] == [
+        "+57.3%", "-10.0%", "+0.34%", "+0.00%", "–",
+    ]  # fmt: skip
+    assert [number(v) for v in (31.5432, 0.5, 1234.5, 0.0, None, 3.2e-7)] == [
+        "31.54", "0.5000", "1,234", "0", "–", "3.2e-07",
+    ]  # fmt: skip
+    assert [size(v) for v in (12, 4096, 27 << 20, 3 << 30, 1 << 45)] == [
+        "12 B", "4.000 KiB", "27.00 MiB", "3.000 GiB", "32.00 TiB",
+    ]  # fmt: skip
+    assert [duration(v) for v in (7.6, 200, 7500)] == ["8 s", "3 min 20 s", "2 h 05 min"]
+
+
+def test_progress_without_a_terminal_is_one_line_a_step(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Progress("smoke", 2) as progress:
+        progress.doing("block 1")
+        progress.step("ordered 20.1 tok/s", left_s=65)
+        progress.note("a run was\x1b[2J repeated")
+        progress.step("pipelined 31.0 tok/s")
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == [
+        "[1/2] ordered 20.1 tok/s, 1 min 05 s left",
+        "a run was␛[2J repeated",
+        "[2/2] pipelined 31.0 tok/s",
+    ]
