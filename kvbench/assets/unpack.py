@@ -53,7 +53,7 @@ def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
         return
     with tarfile.open(archive, "r:*") as source:
         for member in source:
-            content = source.extractfile(member) if member.isfile() else None
-            if content is not None:
-                with content:
-                    yield member.name, content
+            stream = source.extractfile(member) if member.isfile() else None
+            if stream is not None:
+                with stream:
+                    yield member.name, stream

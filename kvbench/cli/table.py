@@ -16,6 +16,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
+    "assets": Entry("kvbench.cli.assets", "Pull, list and remove models and texts."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }
 """In the order in which they are listed: what is measured first, then what explains it."""

@@ -15,7 +15,9 @@ def get_requires_for_build_wheel(config_settings: object = None) -> list[str]:
     return []
 
 
-def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: object = None) -> str:
+def prepare_metadata_for_build_wheel(
+    metadata_directory: str, config_settings: object = None
+) -> str:
     """Write ``METADATA`` with the name and version of PKG-INFO; return its directory's name."""
     fields: dict[str, str] = {}
     for line in Path("PKG-INFO").read_text(encoding="utf-8").splitlines():
