@@ -32,7 +32,7 @@ class ModelConfig:
     rms_eps: float = 1e-5
     rope_interleaved: bool = False
     """True: pairs are (0,1), (2,3), ...; False: pairs are (i, i + rope_dim/2)."""
-    layer_kinds: tuple[LayerKind, ...] = ()
+    layer_kinds: tuple[LayerKind, ...] = field(default=(), repr=False)
     """One per layer; empty means that every layer is ``attention`` (filled in on creation)."""
     rope_dim: int = 0
     """Leading elements of a head that rotate; 0 means ``head_dim`` (filled in on creation)."""

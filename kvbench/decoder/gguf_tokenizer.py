@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,12 +40,12 @@ _END_TEXTS = frozenset(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenizerFiles:
     """A stored tokenizer, loaded when it is first used. Implements ``tokenizer.Tokenizer``."""
 
     path: Path
-    facts: Mapping[str, Any]
+    facts: Mapping[str, Any] = field(repr=False)
 
     @property
     def vocab_size(self) -> int:

@@ -26,3 +26,6 @@ class Tokenizer(Protocol):
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ``ids``, special tokens included; broken UTF-8 becomes U+FFFD."""
+
+    def __hash__(self) -> int:
+        """Tokenizers are told apart by identity."""

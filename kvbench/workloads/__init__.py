@@ -1,1 +1,6 @@
-"""TODO"""
+"""What is decoded: real prose, code, JSON and dialogue, or a user's file, at any length."""
+
+from kvbench.workloads.corpora import KINDS
+from kvbench.workloads.prompts import prompt_text, prompt_tokens
+
+__all__ = ["KINDS", "prompt_text", "prompt_tokens"]
