@@ -1,18 +1,27 @@
-"""Suites: strict TOML, the cells of their grids, and the task of one run."""
+"""Suites: strict TOML, the cells of their grids, and how slow their links are."""
 
 from kvbench.spec.cells import Cell, expand
+from kvbench.spec.link import Link
 from kvbench.spec.load import find_suite, load_suite, parse_suite, suite_from_builtins, suite_names
-from kvbench.spec.suite import ArmSpec, LinkSpec, Model, Suite, Timeouts, Tolerance, Workload
-from kvbench.spec.task import Link, Task
+from kvbench.spec.suite import (
+    ArmSpec,
+    Limits,
+    LinkSpec,
+    Model,
+    Suite,
+    Timeouts,
+    Tolerance,
+    Workload,
+)
 
 __all__ = [
     "ArmSpec",
     "Cell",
+    "Limits",
     "Link",
     "LinkSpec",
     "Model",
     "Suite",
-    "Task",
     "Timeouts",
     "Tolerance",
     "Workload",

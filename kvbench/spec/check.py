@@ -29,8 +29,8 @@ def check_suite(suite: Suite, source: str) -> None:
         if cpus is not None and (not cpus or len(set(cpus)) != len(cpus) or min(cpus) < 0):
             refuse(key, f"{list(cpus)}; allowed is a list of different CPU numbers from 0")
     for number, arm in enumerate(suite.arms):
-        if arm.faults:
-            refuse(f"arms[{number}].faults", "a suite times no arm with a planted fault")
+        if (arm.engine == "program") != bool(arm.command):
+            refuse(f"arms[{number}].command", 'goes with engine = "program", and only with it')
     if suite.link is not None and (suite.link.gb_s is None) == (suite.link.ratio is None):
         on_axis = any(axis.startswith("link.") for axis in suite.grid)
         if not on_axis or suite.link.gb_s is not None:

@@ -24,8 +24,10 @@ class ArmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     name: Name
     engine: Name
     settings: dict[str, Any] = {}
-    faults: dict[str, Any] = {}
-    """Fault switches of the reference engine, for gates and tests; a timed arm may have none."""
+    command: tuple[str, ...] = ()
+    """Program and arguments, for engine = "program" only; it speaks the arm protocol itself."""
+    cwd: str | None = None
+    """Working directory of the arm's process; default: the harness's."""
     env: dict[str, str] = {}
     """Further environment variables of the arm's process. Values are not stored in records."""
     affinity: tuple[int, ...] | None = None
@@ -42,6 +44,8 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     prompt_tokens: Positive = 1024
     generate: Positive = 48
     """Tokens per sequence that are timed."""
+    warmup: Annotated[int, Meta(ge=0)] = 4
+    """Tokens per sequence that each run decodes first and discards (M2)."""
     sequences: Annotated[int, Meta(ge=1, le=1024)] = 1
     seed: Annotated[int, Meta(ge=0)] = 1
     history: Literal["text", "seeded"] = "text"
@@ -76,6 +80,17 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """The whole suite; the run in flight is ended and the rest can be resumed."""
 
 
+class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Beyond these a run is not comparable (METHOD.md, INVALID)."""
+
+    other_cores: Annotated[float, Meta(ge=0)] | None = None
+    """Cores' worth of CPU used by other processes; default: 0.5, or a tenth of all if more."""
+    steal: Annotated[float, Meta(ge=0, le=1)] = 0.05
+    """Share of the CPU time that the hypervisor gave to someone else."""
+    repeats: Annotated[int, Meta(ge=0, le=10)] = 1
+    """How often a block that broke a limit is run again before the cell is INVALID."""
+
+
 class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """For gate = "tolerance": how far logits may differ; the report always names it."""
 
@@ -103,7 +118,9 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     model: Model = Model()
     link: LinkSpec | None = None
     timeouts: Timeouts = Timeouts()
+    environment: Limits = Limits()
     affinity: tuple[Annotated[int, Meta(ge=0)], ...] | None = None
+    """CPU numbers of every arm's process."""
     grid: dict[str, list[Any]] = {}
     """Axis -> values; axes are named in ``cells.py``."""
     exclude: tuple[dict[str, Any], ...] = ()

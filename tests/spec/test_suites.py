@@ -74,7 +74,7 @@ def test_defaults() -> None:
         ("[workload]", "[link]\ngb_s = 1.0\nratio = 1.0\n[workload]", "link: give exactly one"),
         ("[workload]", "[link]\n[workload]", "link: give exactly one"),
         ('"prose"', '"file"', "workload.path: goes with"),
-        ("{ depth = 1 }", "{ depth = 1 }\nfaults = { x = 1 }", "arms[1].faults: "),
+        ("{ depth = 1 }", '{ depth = 1 }\ncommand = ["x"]', "arms[1].command: goes with"),
         ("[workload]", "[grid]\nworkload.x = [1]\n[workload]", "grid.workload.x: not an axis"),
         ("[workload]", "[grid]\nsettings.x = []\n[workload]", "grid.settings.x: has no values"),
         ("[workload]", "[grid]\nsettings.x = [1, 1]\n[workload]", "grid.settings.x: 1 appears"),
