@@ -1,0 +1,447 @@
+"""One device's transport: brings each split's window to the device, ahead of time where it can.
+
+The life of a byte, for a graph of L splits and a look-ahead of N:
+
+    prepare    plan the graph: pure data
+    prime      deliver splits 0..N-1, but for those that the graph before already did (carry)
+    stored     split l's new rows are in the host arena; tail = host: its late rows follow
+    window     the consumer's queue waits for the slot's *ready*
+               then its *release* is recorded; split l + N is delivered, or the next graph's
+               split l + N - L when the look-ahead crosses the boundary
+    end        a mark that the next graph's first delivery waits for, unless it was carried
+
+What makes a delivery into a slot safe: it waits for the release of the slot's last reader. What
+makes its bytes the right ones: it waits for the store of the rows it reads. What makes reading
+the slot safe: the consumer waits for ready. Order (order.py) drops the edges that others imply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from kvbench.device.api import Device, Event, Queue
+from kvbench.device.memory import Buffer, Span
+from kvbench.errors import DeviceError
+from kvbench.transport import budget
+from kvbench.transport.budget import Decline
+from kvbench.transport.hooks import TransportHooks
+from kvbench.transport.order import Mark, Order
+from kvbench.transport.plan import Delivery, Plan, build, whole
+from kvbench.transport.prefix import StablePrefix
+from kvbench.transport.ring import Ring, close_ring, open_ring
+from kvbench.transport.settings import TransportSettings
+from kvbench.transport.telemetry import Telemetry
+from kvbench.transport.window import Geometry, Range, Storage, View, packed_view
+
+IDLE_GRAPHS = 8
+"""A ring survives this many graphs that stage nothing (T13)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """What is known of the graph after this one: enough to deliver its first windows (T4a)."""
+
+    geometry: Geometry
+    prefix: tuple[int, ...]
+    """Rows of each active stream that will be stable then, whatever is accepted (H9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Carry:
+    """Deliveries already made for the next graph, and what they assumed (H11)."""
+
+    epoch: int
+    deliveries: tuple[Delivery, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes moved ahead for the next graph."""
+        return sum(d.early_bytes for d in self.deliveries)
+
+
+class Pipeline:
+    """The windows of one device's host-resident layers. Driven by one host thread."""
+
+    def __init__(
+        self,
+        device: Device,
+        compute: Queue,
+        storages: Sequence[Storage],
+        prefix: StablePrefix,
+        settings: TransportSettings,
+        hooks: TransportHooks | None = None,
+        *,
+        baked: bool = False,
+    ) -> None:
+        """``storages``: host-resident layers in split order, all of one pitch.
+
+        ``baked``: sizes are fixed in captured graphs, so early regions end at whole multiples.
+        """
+        self.device, self.compute, self.storages = device, compute, tuple(storages)
+        self.prefix, self.settings, self.baked = prefix, settings, baked
+        self.hooks = hooks or TransportHooks()
+        self.order = Order(device)
+        self.telemetry = Telemetry()
+        self.transfer: Queue | None = None
+        self.ring: Ring | None = None
+        self.plan: Plan | None = None
+        self.carry: Carry | None = None
+        self.geometry: Geometry | None = None
+        self._generation = 0
+        self._idle = 0
+        self._next: Plan | None = None
+        self._carried = 0
+        self._outside: dict[str, int] = {}
+        self._depth = min(settings.depth, len(self.storages))
+        self._boundary: Mark | None = None
+        self._stored: dict[int, Mark] = {}
+        self._events: dict[str, Event] = {}
+        self._scratch: Buffer | None = None
+        self.ordered_only = False
+        """Set after a graph could not be allocated next to a ring (T14): stays on."""
+
+    # ---------------------------------------------------------------- one graph
+    def prepare(self, geometry: Geometry, after: Next | None = None) -> None:
+        """Plan this graph. ``after``: the next graph, if known. Queues nothing but a ring's end."""
+        self._generation += 1
+        self.telemetry.graphs += 1
+        self.geometry = geometry = self.hooks.geometry(geometry)
+        self.plan, self._next, self._carried = None, None, 0
+        if not self.storages:
+            return
+        self._reserve_scratch(geometry)
+        decline = self._stage(geometry)
+        if decline is not None:
+            self._decline(decline)
+            return
+        self._idle = 0
+        self.telemetry.staged_graphs += 1
+        self.plan = self._plan(geometry, self.prefix, self._cursor())
+        self._carried = self._take_carry()
+        if after is None or self.settings.boundary == "wait":
+            self.telemetry.stops["boundary" if after is not None else "no next graph"] += 1
+        else:
+            self._next = self._plan_next(after)
+
+    def prime(self) -> None:
+        """Issue the first deliveries, those that the graph before has not made."""
+        if self.plan is None:
+            return
+        if self._carried == 0:
+            self.order.after(self._queue(), self._boundary, "boundary")
+        for split in range(self._carried, self._depth):
+            self._deliver(self.plan.deliveries[split])
+
+    def stored(self, split: int) -> None:
+        """The store of this split's new rows has been queued on the compute queue."""
+        if self.settings.loop == "blocking":
+            self.device.synchronize(self.compute, "store")
+        if self.plan is None:
+            return
+        delivery = self.plan.deliveries[split]
+        if self._wants_store_mark(delivery):
+            self._stored[split] = self.order.mark(self.compute, self._event(f"stored{split}"))
+        if delivery.late:
+            ring, queue = self._staged()
+            self.order.after(queue, self._stored[split], "tail")
+            self._copy(queue, delivery, delivery.late, "late")
+            ring.ready[delivery.slot] = self.order.mark(queue, ring.ready_events[delivery.slot])
+
+    @contextmanager
+    def window(self, split: int) -> Iterator[View]:
+        """This split's window, readable by what is queued inside; released afterwards (T7)."""
+        assert self.geometry is not None
+        pitch = self.storages[split].pitch
+        if self.plan is None:
+            yield self._ordered(split, pitch)
+            return
+        ring, _ = self._staged()
+        delivery = self.plan.deliveries[split]
+        if "issue_before" in self.settings.ablate:
+            self._look_ahead(split)
+        self.order.after(self.compute, ring.ready[delivery.slot], "ready")
+        try:
+            yield packed_view(ring.buffer, ring.base(delivery.slot), self.geometry, pitch)
+        finally:
+            ring.release[delivery.slot] = self.order.mark(
+                self.compute, ring.release_events[delivery.slot]
+            )
+        if "issue_before" not in self.settings.ablate:
+            self._look_ahead(split)
+
+    def end(self) -> None:
+        """This graph's work is queued: leave the mark that the next graph may wait for."""
+        if self.plan is not None:
+            self._boundary = self.order.mark(self.compute, self._event("boundary"))
+        self._finish()
+
+    def _finish(self) -> None:
+        if self.plan is None or self.ring is None:
+            return
+        self.ring.cursor = (self.ring.cursor + len(self.plan.deliveries)) % self.ring.n_slots
+        self.telemetry.deliveries += len(self.plan.deliveries)
+        for delivery in self.plan.deliveries:
+            self.telemetry.bytes["early"] += delivery.early_bytes
+            self.telemetry.bytes["late"] += delivery.late_bytes
+        if self._next is not None:
+            self.carry = Carry(self.prefix.epoch, self._next.deliveries[: self._depth])
+
+    # ----------------------------------------------------------- captured graphs
+    def key(self) -> Hashable:
+        """What a captured graph of this plan has baked in: equal keys may share a capture."""
+        if self.plan is None:
+            return self.geometry
+        ring, _ = self._staged()
+        following = self._next.deliveries[: self._depth] if self._next is not None else ()
+        return (ring.buffer.id, self.plan.deliveries, self._carried, following)
+
+    def settle(self) -> None:
+        """Before a launch: the compute queue is behind every delivery made outside the graph."""
+        if self.ring is not None:
+            for mark in self.ring.ready:
+                self.order.after(self.compute, mark, "launch")
+
+    def fork(self) -> None:
+        """First thing in a capture: the transfer queue branches off the compute queue."""
+        if self.plan is not None:
+            self._outside = self.order.fork(self.compute, self._queue(), self._event("fork"))
+
+    def rejoin(self) -> None:
+        """Last thing in a capture: everything delivered inside it is behind the graph's end."""
+        if self.plan is None or self.ring is None:
+            return
+        for delivery in reversed(self._next.deliveries[: self._depth] if self._next else ()):
+            self.order.after(self.compute, self.ring.ready[delivery.slot], "rejoin")
+        self.order.restore(self._queue(), self._outside)
+
+    def launched(self) -> None:
+        """The graph was launched: all it did is behind one mark on the compute queue (H15)."""
+        if self.plan is None or self.ring is None:
+            return
+        mark = self.order.mark(self.compute, self._event("boundary"))
+        self._boundary = mark
+        self.ring.settle(mark)
+        self._stored = dict.fromkeys(self._stored, mark)
+        self._finish()
+
+    # -------------------------------------------------------- around the graphs
+    def drain(self, reason: str) -> None:
+        """Wait on the host for every reader and writer in flight, and drop a carry (T17, H13)."""
+        if self.hooks.drains(reason):
+            self.device.synchronize(self.compute, reason)
+            if self.transfer is not None:
+                self.device.synchronize(self.transfer, reason)
+        self._discard(reason)
+
+    def close(self) -> None:
+        """Give everything back, after waiting for it."""
+        self._release_ring("close")
+        if self._scratch is not None:
+            self.device.synchronize(self.compute, "close")
+            self.device.free(self._scratch)
+            self._scratch = None
+        for event in self._events.values():
+            self.device.drop_event(event)
+        self._events.clear()
+        if self.transfer is not None:
+            self.device.drop_queue(self.transfer)
+            self.transfer = None
+
+    # ----------------------------------------------------------------- planning
+    def _plan(self, geometry: Geometry, prefix: StablePrefix, phase: int) -> Plan:
+        return self.hooks.plan(
+            build(
+                generation=self._generation,
+                geometry=geometry,
+                storages=self.storages,
+                prefix=prefix,
+                settings=self.settings,
+                phase=phase,
+                multiple=self.settings.row_multiple if self.baked else 1,
+            )
+        )
+
+    def _plan_next(self, after: Next) -> Plan | None:
+        assert self.ring is not None and self.plan is not None
+        if after.geometry.window_bytes(self.plan.pitch) > self.ring.slot_bytes:
+            self.telemetry.stops["next window outgrows the slot"] += 1
+            return None
+        prefix = StablePrefix(self.prefix.streams, self.prefix.stride, self.prefix.epoch)
+        for stream, rows in zip(after.geometry.active, after.prefix, strict=True):
+            prefix.refresh(stream, rows)
+        phase = (self.plan.deliveries[0].slot + len(self.storages)) % self.ring.n_slots
+        return self._plan(after.geometry, prefix, phase)
+
+    def _cursor(self) -> int:
+        assert self.ring is not None
+        return self.ring.cursor
+
+    def _take_carry(self) -> int:
+        """How many of this plan's first deliveries the graph before has made (H11)."""
+        assert self.plan is not None
+        carry = self.carry
+        if carry is None:
+            return 0
+        ahead = self.plan.deliveries[: len(carry.deliveries)]
+        valid = carry.epoch == self.prefix.epoch and ahead == carry.deliveries
+        if not self.hooks.carry_valid(valid):
+            self._discard("carry does not fit")
+            return 0
+        self.carry = None
+        self.telemetry.carried += len(ahead)
+        return len(ahead)
+
+    def _discard(self, reason: str) -> None:
+        """Forget deliveries made for a graph that will not use them; count their bytes."""
+        if self.carry is not None:
+            self.telemetry.bytes["wasted"] += self.carry.nbytes
+            self.telemetry.stops[reason] += 1
+            self.carry = None
+
+    # --------------------------------------------------------------- deliveries
+    def _look_ahead(self, split: int) -> None:
+        """Deliver the split N ahead, of this graph or of the next one (T6: after the enqueue)."""
+        assert self.plan is not None
+        ahead = split + self._depth
+        here = len(self.plan.deliveries)
+        if ahead < here:
+            self._deliver(self.plan.deliveries[ahead])
+        elif self._next is not None and ahead - here < len(self._next.deliveries):
+            self._deliver(self._next.deliveries[ahead - here])
+
+    def _deliver(self, delivery: Delivery) -> None:
+        ring, queue = self._staged()
+        release = ring.release[delivery.slot]
+        if "recycle_through_host" in self.settings.ablate:
+            self.order.host_after(release, "release")
+        else:
+            self.order.after(queue, release, "release")
+        self.order.after(queue, self._stored.get(delivery.split), "store")
+        self._copy(queue, delivery, delivery.early, "early")
+        if not delivery.late:
+            ring.ready[delivery.slot] = self.order.mark(queue, ring.ready_events[delivery.slot])
+
+    def _wants_store_mark(self, delivery: Delivery) -> bool:
+        """A late tail follows the store; a carried delivery of few splits is not otherwise behind
+        it: with at least as many splits as slots, the release it waits for comes after the store.
+        """
+        few = len(self.storages) < self.settings.n_slots
+        return bool(delivery.late) or (few and self.settings.boundary == "carry")
+
+    def _copy(self, queue: Queue, delivery: Delivery, parts: Sequence[Range], site: str) -> None:
+        ring, _ = self._staged()
+        base = ring.base(delivery.slot)
+        for part in parts:
+            self.device.copy(
+                queue,
+                Span(ring.buffer, base + part.target, part.length, part.count, part.target_pitch),
+                _source(delivery.storage, part),
+                site=site,
+                label=f"{site} {delivery.split}",
+                split=delivery.split,
+                slot=delivery.slot,
+            )
+
+    def _ordered(self, split: int, pitch: int) -> View:
+        """The ordered path: the window is copied on the consumer's own queue, then read."""
+        assert self.geometry is not None and self._scratch is not None
+        storage = self.storages[split]
+        for part in whole(storage, self.geometry):
+            self.device.copy(
+                self.compute,
+                Span(self._scratch, part.target, part.length, part.count, part.target_pitch),
+                _source(storage, part),
+                site="ordered",
+                label=f"ordered {split}",
+                split=split,
+            )
+            self.telemetry.bytes["ordered"] += part.nbytes
+        return packed_view(self._scratch, 0, self.geometry, pitch)
+
+    # ------------------------------------------------------- ring and declining
+    def _stage(self, geometry: Geometry) -> Decline | None:
+        """Have a ring that holds this graph's windows, or say why not."""
+        decline = budget.ineligible(self.device.capabilities, self.settings)
+        if decline is None and self.ordered_only:
+            decline = Decline("graph", "a graph could not be allocated next to a ring")
+        if decline is not None:
+            return decline
+        pitch = self.storages[0].pitch
+        full = self.storages[0].capacity
+        need = geometry.window_bytes(pitch)
+        if self.ring is not None and need <= self.ring.slot_bytes:
+            return None
+        size = budget.slot_size(geometry, pitch, full, self.settings)
+        if isinstance(size, Decline):
+            return size
+        self._release_ring("ring resized")
+        n_slots = self.settings.n_slots
+        short = budget.headroom(self.device.free_bytes(), n_slots * size, self.settings)
+        if short is not None:
+            return short
+        try:
+            self._queue()
+            self.ring = open_ring(self.device, n_slots, size, clear=self.hooks.clears_ring())
+        except DeviceError as error:
+            return Decline("allocation", str(error))
+        self.telemetry.rings += 1
+        self.telemetry.ring_bytes = max(self.telemetry.ring_bytes, n_slots * size)
+        return None
+
+    def _decline(self, decline: Decline) -> None:
+        """The one way to the ordered path (T11): no trace of staging is left behind."""
+        if decline.reason != "off":
+            self.telemetry.declines[decline.reason] += 1
+        self._discard("declined")
+        self._stored.clear()
+        self.plan = None
+        self._idle += 1
+        if self._idle > IDLE_GRAPHS or decline.reason in ("headroom", "allocation", "graph"):
+            self._release_ring("declined")
+
+    def give_up_rings(self) -> bool:
+        """A graph found no memory: release the ring, stay ordered (T14); True if one was."""
+        held = self.ring is not None
+        self.ordered_only = True
+        self._release_ring("graph allocation")
+        return held
+
+    def _release_ring(self, reason: str) -> None:
+        self._discard(reason)
+        self._idle = 0
+        if self.ring is not None:
+            close_ring(self.ring, self.order)
+            self.ring = None
+
+    # ------------------------------------------------------------------ details
+    def _queue(self) -> Queue:
+        if self.transfer is None:
+            self.transfer = self.device.queue("transfer")
+        return self.transfer
+
+    def _staged(self) -> tuple[Ring, Queue]:
+        assert self.ring is not None
+        return self.ring, self._queue()
+
+    def _event(self, name: str) -> Event:
+        if name not in self._events:
+            self._events[name] = self.device.event(name)
+        return self._events[name]
+
+    def _reserve_scratch(self, geometry: Geometry) -> None:
+        """The ordered path's window: a working buffer of the graph, the same in every arm (T18)."""
+        need = geometry.window_bytes(self.storages[0].pitch)
+        if self._scratch is not None and self._scratch.nbytes >= need:
+            return
+        rows = max(1 << (geometry.rows - 1).bit_length(), 1)
+        size = Geometry(geometry.active, rows).window_bytes(self.storages[0].pitch)
+        if self._scratch is not None:
+            self.device.synchronize(self.compute, "grow")
+            self.device.free(self._scratch)
+        self._scratch = self.device.alloc("window", size)
+
+
+def _source(storage: Storage, part: Range) -> Span:
+    return Span(storage.buffer, part.source, part.length, part.count, part.source_pitch)
