@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from kvbench.device.api import Device, Event, Queue
+from kvbench.device.kernels import View
 from kvbench.device.memory import Buffer, Span
 from kvbench.errors import DeviceError
 from kvbench.transport import budget
@@ -33,7 +34,7 @@ from kvbench.transport.prefix import StablePrefix
 from kvbench.transport.ring import Ring, close_ring, open_ring
 from kvbench.transport.settings import TransportSettings
 from kvbench.transport.telemetry import Telemetry
-from kvbench.transport.window import Geometry, Range, Storage, View, packed_view
+from kvbench.transport.window import Geometry, Range, Storage, packed_view
 
 IDLE_GRAPHS = 8
 """A ring survives this many graphs that stage nothing (T13)."""

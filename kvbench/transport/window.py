@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from kvbench.device.memory import Buffer, Span
+from kvbench.device.kernels import View
+from kvbench.device.memory import Buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +49,6 @@ class Geometry:
     def window_bytes(self, pitch: int) -> int:
         """Bytes of a packed window."""
         return 2 * self.part_bytes(pitch)
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """How a kernel finds rows: in a packed window (by lane) or in resident storage (by stream)."""
-
-    buffer: Buffer
-    base: int
-    part_bytes: int
-    stream_bytes: int
-    pitch: int
-    packed: bool
-
-    def row(self, part: int, lane: int, row: int) -> int:
-        """Byte offset of a row in ``buffer``."""
-        return self.base + part * self.part_bytes + lane * self.stream_bytes + row * self.pitch
-
-    def rows(self, part: int, lane: int, start: int, stop: int) -> Span:
-        """Rows ``start`` to ``stop`` of one lane's K or V."""
-        return Span(self.buffer, self.row(part, lane, start), (stop - start) * self.pitch)
 
 
 def packed_view(buffer: Buffer, base: int, geometry: Geometry, pitch: int) -> View:

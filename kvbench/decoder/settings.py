@@ -1,0 +1,127 @@
+"""Every setting of the reference decoder: names, types, ranges. Unknown names are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from kvbench.device.context import WaitMode
+from kvbench.errors import SettingError, UsageError
+from kvbench.transport.settings import (
+    DEFAULT_HEADROOM_MIB,
+    Ablation,
+    Boundary,
+    Loop,
+    Tail,
+    TransportSettings,
+    from_environment,
+)
+
+Delays = Literal["none", "slow_transfer", "slow_compute", "slow_store", "jitter"]
+
+
+class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the reference decoder runs. The defaults are the same on every device."""
+
+    depth: int = 0
+    budget_mib: int = -1
+    headroom_mib: int = DEFAULT_HEADROOM_MIB
+    boundary: Boundary = "carry"
+    tail: Tail = "device"
+    loop: Loop = "async"
+    ablate: tuple[Ablation, ...] = ()
+    row_multiple: int = 64
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    devices: int = 1
+    """Devices over which the layers are split."""
+    kv_type: Literal["f16", "q8_0", "q4_0"] = "f16"
+    unified: bool = False
+    pinned: bool = True
+    resident: bool = False
+    """All KV on the device: the transport-free arm."""
+    device_layers: int = 0
+    """The first k attention layers keep their KV on the device (T19)."""
+    offload_state: bool = False
+    """Recurrent state lives on the host and is rewritten whole each token."""
+    graphs: bool = False
+    """Capture a token's graph and replay it, instead of issuing each operation."""
+    waits: WaitMode = "quiet"
+    lag: int = 2
+    """How many tokens the host may run ahead of what it has read."""
+    context: int = 0
+    """Positions per sequence; 0: what the task needs."""
+
+    link_gb_s: float = 0.0
+    """Bandwidth of the cpu device's link, 10^9 bytes/s; 0: as fast as memory."""
+    link_latency_us: float = 0.0
+    pageable_share: float = 0.5
+    """Bandwidth of unpinned memory as a share of the link's (cpu device)."""
+    delays: Delays = "none"
+    delay_ms: float = 3.0
+    faults: tuple[str, ...] = ()
+    audit: bool = False
+    """Fold every byte that attention reads into a checksum (METHOD, Hash)."""
+    poison: bool = False
+    """Fresh memory holds NaN."""
+    explore: int = -1
+    """Seed of the schedule explorer; −1: real threads."""
+    telemetry: int = 1
+    """Level 1 to 3 (T21)."""
+    record: bool = False
+    """Keep the op log."""
+
+    def __post_init__(self) -> None:
+        self.transport()
+        _range("devices", self.devices, 1, 8)
+        _range("device_layers", self.device_layers, 0, 1024)
+        _range("lag", self.lag, 1, 64)
+        _range("context", self.context, 0, 1 << 24)
+        _range("telemetry", self.telemetry, 1, 3)
+        _range("link_gb_s", self.link_gb_s, 0.0, 1e4)
+        _range("link_latency_us", self.link_latency_us, 0.0, 1e6)
+        _range("pageable_share", self.pageable_share, 0.01, 1.0)
+        _range("delay_ms", self.delay_ms, 0.0, 1e4)
+        if self.graphs and (self.loop == "blocking" or "recycle_through_host" in self.ablate):
+            raise SettingError("graphs", True, "not with a loop in which the host waits")
+        if self.graphs and self.devices > 1:
+            raise SettingError("graphs", True, "one device; layers split over several run eagerly")
+        if self.resident and self.depth:
+            raise SettingError("depth", self.depth, "0 where all KV is resident on the device")
+
+    def transport(self) -> TransportSettings:
+        """The transport's part."""
+        return TransportSettings(
+            depth=self.depth,
+            budget_mib=self.budget_mib,
+            headroom_mib=self.headroom_mib,
+            boundary=self.boundary,
+            tail=self.tail,
+            loop=self.loop,
+            ablate=self.ablate,
+            row_multiple=self.row_multiple,
+        )
+
+
+def parse(values: Mapping[str, Any]) -> DecoderSettings:
+    """Settings from a suite's table; the environment fills in what is not given (T12).
+
+    Raises UsageError naming the setting, its value and what would be allowed.
+    """
+    merged = {**from_environment(), **values}
+    try:
+        return msgspec.convert(merged, DecoderSettings)
+    except msgspec.ValidationError as error:
+        cause = error.__cause__
+        if isinstance(cause, UsageError):
+            raise cause from None
+        known = ", ".join(sorted(DecoderSettings.__struct_fields__))
+        hint = f"; known settings: {known}" if "unknown field" in str(error) else ""
+        raise UsageError(f"decoder settings: {error}{hint}") from None
+
+
+def _range(name: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise SettingError(name, value, f"from {low} to {high}")
