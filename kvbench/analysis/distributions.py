@@ -47,6 +47,9 @@ def t_tail(t: float, df: float) -> float:
     """P(T > t) for Student's t with ``df`` degrees of freedom."""
     if math.isinf(t):
         return 0.0 if t > 0 else 1.0
+    if t * t < df:  # the middle, where the tail's own formula cancels
+        middle = beta_regularised(0.5, df / 2, t * t / (df + t * t)) / 2
+        return 0.5 - middle if t >= 0 else 0.5 + middle
     half = beta_regularised(df / 2, 0.5, df / (df + t * t)) / 2
     return half if t >= 0 else 1 - half
 

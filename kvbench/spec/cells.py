@@ -1,6 +1,6 @@
 """From a suite's grid to its cells.
 
-Axes: ``workload.FIELD``, ``link.FIELD``, ``model.ref``, ``settings.KEY`` (every arm) and
+Axes: ``workload.FIELD``, ``link.FIELD``, ``model``, ``settings.KEY`` (every arm) and
 ``arms.NAME.KEY`` (one arm's setting).
 """
 
@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from kvbench.errors import UsageError
-from kvbench.spec.suite import ArmSpec, LinkSpec, Model, Suite, Workload
+from kvbench.spec.suite import ArmSpec, LinkSpec, Suite, Workload
 
 MAX_CELLS = 20_000
 _SINGLE = "main"
@@ -28,7 +28,7 @@ class Cell:
     axes: dict[str, Any]
     arms: tuple[ArmSpec, ...]
     workload: Workload
-    model: Model
+    model: str
     link: LinkSpec | None
 
     def arm(self, name: str) -> ArmSpec:
@@ -102,12 +102,8 @@ def _check_axes(suite: Suite, source: str) -> None:
 
 def _known_axis(axis: str, arms: set[str], source: str) -> None:
     head, _, rest = axis.partition(".")
-    fields = {
-        "workload": Workload.__struct_fields__,
-        "link": LinkSpec.__struct_fields__,
-        "model": ("ref",),
-    }
-    if head in fields and rest in fields[head]:
+    fields = {"workload": Workload.__struct_fields__, "link": LinkSpec.__struct_fields__}
+    if axis == "model" or (head in fields and rest in fields[head]):
         return
     if head == "settings" and rest:
         return
@@ -117,7 +113,7 @@ def _known_axis(axis: str, arms: set[str], source: str) -> None:
             return
     raise UsageError(
         f"{source}: grid.{axis}: not an axis; allowed are workload.FIELD, link.gb_s, link.ratio, "
-        f"model.ref, settings.KEY and arms.NAME.KEY with NAME one of {', '.join(sorted(arms))}"
+        f"model, settings.KEY and arms.NAME.KEY with NAME one of {', '.join(sorted(arms))}"
     )
 
 
@@ -134,7 +130,7 @@ def _cell(suite: Suite, point: dict[str, Any], source: str) -> Cell:
     for axis, value in point.items():
         head, _, rest = axis.partition(".")
         if head in parts:
-            parts[head] = _replaced(parts[head], head, rest, value, source)
+            parts[head] = _replaced(parts[head], axis, value, source)
         else:
             only = None if head == "settings" else rest.rpartition(".")[0]
             key = rest if only is None else rest.rpartition(".")[2]
@@ -147,14 +143,18 @@ def _cell(suite: Suite, point: dict[str, Any], source: str) -> Cell:
     return Cell(_name(point), dict(point), tuple(arms), **parts)
 
 
-def _replaced(struct: Any, head: str, field: str, value: Any, source: str) -> Any:
-    types = {"workload": Workload, "model": Model, "link": LinkSpec}
-    raw = {field: value} if head == "link" else {**msgspec.to_builtins(struct), field: value}
+def _replaced(part: Any, axis: str, value: Any, source: str) -> Any:
+    head, _, field = axis.partition(".")
+    raw, kind = {
+        "model": (value, str),
+        "workload": ({**msgspec.to_builtins(part), field: value}, Workload),
+        "link": ({field: value}, LinkSpec),
+    }[head]
     try:
-        return msgspec.convert(raw, types[head])
+        return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         text = str(error).partition(" - at ")[0]
-        raise UsageError(f"{source}: grid.{head}.{field}: {value!r}: {text}") from error
+        raise UsageError(f"{source}: grid.{axis}: {value!r}: {text}") from error
 
 
 def _name(point: dict[str, Any]) -> str:

@@ -39,8 +39,6 @@ def check_suite(suite: Suite, source: str) -> None:
         refuse("grid.link.ratio", "cannot be an axis beside link.gb_s")
     if (suite.workload.kind == "file") != (suite.workload.path is not None):
         refuse("workload.path", 'goes with workload.kind = "file", and only with it')
-    if suite.model.synthetic and suite.model.ref != "synthetic":
-        refuse("model.synthetic", 'goes with model.ref = "synthetic", and only with it')
 
 
 def _check_blocks(suite: Suite, source: str) -> None:

@@ -52,14 +52,6 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """seeded: the KV history is filled with seeded values instead of a prefilled prompt."""
 
 
-class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Which weights: an asset's name (``smollm2``), a GGUF path, or a synthetic shape."""
-
-    ref: Annotated[str, Meta(min_length=1)] = "smollm2"
-    synthetic: dict[str, Any] = {}
-    """Shape and seed, for ref = "synthetic"; the decoder validates it."""
-
-
 class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Slow the cpu device's link: either to a bandwidth, or so that copy : compute is ``ratio``."""
 
@@ -115,7 +107,8 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     looks: tuple[Positive, ...] = ()
     """Declared interim looks (M3): block counts, each judged at alpha divided by their number."""
     workload: Workload = Workload()
-    model: Model = Model()
+    model: Annotated[str, Meta(min_length=1)] = "smollm2"
+    """An asset's name, a GGUF path, ``synthetic:PRESET[,key=value]``; ``none``: arms know theirs."""
     link: LinkSpec | None = None
     timeouts: Timeouts = Timeouts()
     environment: Limits = Limits()
