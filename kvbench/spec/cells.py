@@ -145,13 +145,12 @@ def _cell(suite: Suite, point: dict[str, Any], source: str) -> Cell:
 
 def _replaced(part: Any, axis: str, value: Any, source: str) -> Any:
     head, _, field = axis.partition(".")
-    raw, kind = {
-        "model": (value, str),
-        "workload": ({**msgspec.to_builtins(part), field: value}, Workload),
-        "link": ({field: value}, LinkSpec),
-    }[head]
     try:
-        return msgspec.convert(raw, kind)
+        if head == "model":
+            return msgspec.convert(value, str)
+        if head == "link":
+            return msgspec.convert({field: value}, LinkSpec)
+        return msgspec.convert({**msgspec.to_builtins(part), field: value}, Workload)
     except msgspec.ValidationError as error:
         text = str(error).partition(" - at ")[0]
         raise UsageError(f"{source}: grid.{axis}: {value!r}: {text}") from error

@@ -108,7 +108,7 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Declared interim looks (M3): block counts, each judged at alpha divided by their number."""
     workload: Workload = Workload()
     model: Annotated[str, Meta(min_length=1)] = "smollm2"
-    """An asset's name, a GGUF path, ``synthetic:PRESET[,key=value]``; ``none``: arms know theirs."""
+    """An asset's name, a GGUF path or ``synthetic:PRESET``; ``none``: the arms know theirs."""
     link: LinkSpec | None = None
     timeouts: Timeouts = Timeouts()
     environment: Limits = Limits()
