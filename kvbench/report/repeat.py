@@ -9,12 +9,11 @@ from kvbench.records import Summary
 
 def commands(summary: Summary) -> list[tuple[str, str]]:
     """(what it does, command) in the order in which a reader would run them."""
-    steps = [("Install the same version", f"pip install kvbench=={summary.kvbench}")]
+    again = ("Measure again", shlex.join(summary.command))
+    show = ("Draw these tables again", f"kvbench show {_run(summary)}")
     if summary.finished is None:
-        steps.append(("Go on where it stopped", f"kvbench ab --resume {_run(summary)}"))
-    steps.append(("Measure again", shlex.join(summary.command)))
-    steps.append(("Draw these tables again", f"kvbench show {_run(summary)}"))
-    return steps
+        return [("Go on where it stopped", f"kvbench ab --resume {_run(summary)}"), again, show]
+    return [again, show]
 
 
 def _run(summary: Summary) -> str:

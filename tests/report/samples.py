@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,7 +56,7 @@ def comparison(name: str, ratio: float, verdict: Verdict, **fields: Any) -> Comp
         ci95=(ratio * 0.99, ratio * 1.01),
         ci90=(ratio * 0.992, ratio * 1.008),
         blocks=(0, 1, 2, 3, 4, 5),
-        d=(0.1, 0.11, 0.09, 0.1, 0.1, 0.1),
+        d=tuple(math.log(ratio) + wobble / 500 for wobble in (-2, 1, 3, -1, -2, 1)),
         method="blocks",
         df=5.0,
         p=0.0001,

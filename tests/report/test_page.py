@@ -1,0 +1,261 @@
+"""Issue: report.html is self-contained, complete, escaped, and works in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import msgspec
+import pytest
+
+from kvbench.records import CellSummary, Summary, Verdict
+from kvbench.report.files import write_reports
+from kvbench.report.page import Picture, render_html
+from kvbench.report.svg import ticks
+from tests.report import chromium, samples
+
+needs_browser = pytest.mark.skipif(not chromium.BINARY, reason="no Chromium on this machine")
+
+
+def with_breakdown(cell: CellSummary) -> CellSummary:
+    arms = [
+        msgspec.structs.replace(
+            arm,
+            plan={
+                "per_token_ms": {
+                    "blocked in copies": 5.0 if arm.name == "ordered" else 0.5,
+                    "waiting on the consumer": 12.0,
+                    "total": arm.ms_per_token,
+                }
+            },
+        )
+        for arm in cell.arms
+    ]
+    return msgspec.structs.replace(cell, arms=tuple(arms))
+
+
+def sweep() -> Summary:
+    gains = (1.0, 1.17, 1.6, 1.19, 0.9)
+    cells = [
+        with_breakdown(
+            samples.cell(
+                f"kv={kv},prompt_tokens={2**step}",
+                gain,
+                Verdict.FASTER if gain > 1.01 else Verdict.SLOWER,
+                **{"settings.kv_type": kv, "workload.prompt_tokens": 2**step},
+            )
+        )
+        for kv in ("f16", "q8_0")
+        for step, gain in zip(range(10, 15), gains, strict=True)
+    ]
+    return samples.summary(*cells)
+
+
+class Elements(HTMLParser):
+    """Names and attributes of every element of a page, and whether tags are balanced."""
+
+    VOID = frozenset({"meta", "link", "input", "br"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.open: list[str] = []
+        self.feed(page)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_answers_in_the_order_a_doubter_asks() -> None:
+    page = render_html(samples.summary(with_breakdown(samples.cell())))
+    order = re.findall(r'<section id="(\w+)"', page)
+    assert order == [
+        "verdict", "exactness", "gain", "cells", "timeline", "environment", "warnings", "repeat",
+    ]  # fmt: skip
+    assert "FASTER: pipelined is faster than ordered: +57.3%" in page
+    assert "kvbench ab smoke" in page
+    assert "Example CPU" in page
+    assert page.count('class="dot arm0') >= 14  # every run of the first arm, voided ones included
+    assert "kvbench ab --resume" not in page
+
+
+def test_an_unfinished_experiment_says_how_to_go_on() -> None:
+    page = render_html(samples.summary(finished=None))
+    assert "not complete" in page and "kvbench ab --resume results/" in page
+
+
+def test_no_text_from_outside_becomes_markup() -> None:
+    benign, hostile = (
+        Elements(render_html(s, [Picture("t", "<svg></svg>")])).found
+        for s in (samples.summary(samples.cell(), samples.cell("b")), samples.hostile())
+    )
+    allowed = {tag for tag, _ in benign} | {"text"}
+    assert {tag for tag, _ in hostile} <= allowed
+    for tag, attributes in hostile:
+        assert tag != "img"
+        assert not [name for name in attributes if name.startswith("on") or name == "style"]
+        assert (attributes.get("href") or "#").startswith(("#", "data:,"))
+        assert "src" not in attributes
+    assert sum(tag == "script" for tag, _ in hostile) == 1
+
+
+def test_pictures_are_well_formed_and_named() -> None:
+    page = render_html(sweep())
+    pictures = re.findall(r"<svg role=.*?</svg>", page, flags=re.DOTALL)
+    assert len(pictures) > 30
+    for picture in pictures:
+        assert ElementTree.fromstring(picture).get("aria-label")
+        assert "nan" not in picture and "inf" not in picture
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.7, 60.2), (19.9, 20.1), (5.0, 5.0)])
+def test_ticks_lie_inside_and_are_few(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert 1 <= len(found) <= 7
+    assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in found)
+
+
+def test_files_are_written_beside_the_journal(tmp_path: Path) -> None:
+    markdown, page = write_reports(samples.summary(), tmp_path)
+    assert markdown.read_text().startswith("### kvbench: Ordered against pipelined")
+    assert page.read_text().startswith("<!DOCTYPE html>")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.md"]
+
+
+@pytest.fixture(params=[1280, 390], ids=["wide", "phone"])
+def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[chromium.Browser]:
+    with chromium.Browser(tmp_path / "profile", request.param, 900) as opened:
+        yield opened
+
+
+def load(browser: chromium.Browser, summary: Summary, directory: Path) -> None:
+    browser.open(write_reports(summary, directory)[1])
+
+
+@needs_browser
+@pytest.mark.parametrize("make", [sweep, samples.hostile, samples.summary])
+def test_browser_finds_nothing_to_complain_about(
+    browser: chromium.Browser, tmp_path: Path, make: object
+) -> None:
+    """Every control is clicked; nothing is fetched, logged or thrown, nothing overflows."""
+    load(browser, make(), tmp_path)  # type: ignore[operator]
+    clicked = browser.run(
+        "(() => { const all = [...document.querySelectorAll('button, summary, a, select, input')];"
+        " for (const control of all) { control.focus(); control.click(); } return all.length; })()"
+    )
+    assert clicked > 5
+    assert browser.run("document.scrollingElement.scrollWidth - innerWidth") <= 0
+    assert browser.run("document.images.length + (document.scripts.length - 1)") == 0
+    assert browser.complaints() == []
+    assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
+
+
+@needs_browser
+def test_controls_do_what_they_say(browser: chromium.Browser, tmp_path: Path) -> None:
+    load(browser, sweep(), tmp_path)
+    visible = "[...document.querySelectorAll('#gains tbody tr')].filter(r => !r.hidden).length"
+    type_in = "byId('find').value = '{}'; byId('find').dispatchEvent(new Event('input'))"
+    browser.run("window.byId = id => document.getElementById(id)")
+    assert browser.run(visible) == 10
+    browser.run(type_in.format("Q8_0"))
+    assert browser.run(visible) == 5
+    assert browser.run("byId('shown').textContent") == "5 of 10 shown"
+    browser.run("byId('only').value = 'SLOWER'; byId('only').dispatchEvent(new Event('change'))")
+    assert browser.run(visible) == 2
+    browser.run(type_in.format("nothing like it"))
+    assert browser.run(visible) == 0
+
+    gains = "[...document.querySelectorAll('#gains tbody tr')].map(r => +r.cells[4].dataset.value)"
+    sort = "document.querySelectorAll('#gains thead th')[4].querySelector('button').click()"
+    for descending in (False, True):
+        browser.run(sort)
+        assert browser.run(gains) == sorted(browser.run(gains), reverse=descending)
+
+    assert browser.run("document.querySelectorAll('details[open]').length") == 0
+    browser.run("document.getElementById('unfold').click()")
+    assert browser.run("document.querySelectorAll('details:not([open])').length") == 0
+    browser.run("document.getElementById('unfold').click()")
+    assert browser.run("document.querySelectorAll('details[open]').length") == 0
+    browser.run("document.querySelector('#gains tbody a').click()")
+    assert browser.run(
+        "new Promise(d => setTimeout(() => d(document.querySelectorAll('details[open]').length)))"
+    )
+
+    page = "getComputedStyle(document.body).backgroundColor"
+    assert browser.run(page) == "rgb(255, 255, 255)"
+    browser.run("byId('theme').click(); byId('theme').click()")
+    assert browser.run("byId('theme').textContent") == "Colours: dark"
+    assert browser.run(page) == "rgb(13, 17, 23)"
+
+
+@needs_browser
+def test_keyboard_alone_reaches_every_control(tmp_path: Path) -> None:
+    with chromium.Browser(tmp_path / "profile", 1280, 900) as browser:
+        load(browser, samples.summary(), tmp_path)
+        expected = browser.run(
+            "[...document.querySelectorAll('a, button, summary, input, select, [tabindex=\"0\"]')]"
+            ".filter(e => e.checkVisibility({contentVisibilityAuto: true})).length"
+        )
+        browser.run(
+            "window.reached = new Set(); addEventListener('focusin', e => reached.add(e.target))"
+        )
+        for _ in range(expected + 2):
+            browser.press("Tab")
+        assert browser.run("reached.size") >= expected
+        browser.run("document.querySelector('details details summary').focus()")
+        browser.press("Enter")
+        assert browser.run("document.querySelector('details details').open")
+
+
+@needs_browser
+def test_screen_reader_finds_a_name_for_everything(tmp_path: Path) -> None:
+    with chromium.Browser(tmp_path / "profile", 1280, 900) as browser:
+        load(browser, sweep(), tmp_path)
+        browser.run("document.getElementById('unfold').click()")
+        nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+    roles = {"button", "link", "textbox", "searchbox", "combobox", "image", "img", "region"}
+    seen = [node for node in nodes if not node["ignored"] and node["role"]["value"] in roles]
+    assert len(seen) > 50
+    assert [node for node in seen if not node.get("name", {}).get("value")] == []
+
+
+@needs_browser
+def test_print_and_dark_mode_keep_everything_readable(tmp_path: Path) -> None:
+    """Text against the page's background has a contrast of 4.5 or more in both schemes."""
+    contrast = """(() => {
+      const light = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
+        .map(x => x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
+        return .2126 * v[0] + .7152 * v[1] + .0722 * v[2]; };
+      const page = light(getComputedStyle(document.body).backgroundColor);
+      const poor = [];
+      for (const e of document.querySelectorAll('p, td, th, a, span, strong, h1, h2, code, text')) {
+        const style = getComputedStyle(e);
+        const ink = light(e instanceof SVGElement ? style.fill : style.color);
+        const ratio = (Math.max(ink, page) + .05) / (Math.min(ink, page) + .05);
+        if (ratio < 4.5) poor.push([e.tagName, e.className, ratio]);
+      }
+      return poor.map(String);
+    })()"""
+    for dark in (False, True):
+        with chromium.Browser(tmp_path / f"profile-{dark}", 1280, 900, dark=dark) as browser:
+            load(browser, sweep(), tmp_path)
+            expected = "rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"
+            assert browser.run("getComputedStyle(document.body).backgroundColor") == expected
+            assert browser.run(contrast) == []
+            browser.call("Emulation.setEmulatedMedia", media="print", features=[])
+            assert (
+                browser.run("getComputedStyle(document.querySelector('.tools')).display") == "none"
+            )
+            assert browser.run("document.querySelector('details table').checkVisibility()")
