@@ -9,7 +9,10 @@ from kvbench.cli.output import json_option, print_json
 
 @click.group("assets")
 def command() -> None:
-    """Pull, list and remove models and texts (KVBENCH_CACHE moves them)."""
+    """Pull, list and remove models and texts.
+
+    They lie in the user's cache; KVBENCH_CACHE names another directory.
+    """
 
 
 @command.command("list")
