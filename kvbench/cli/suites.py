@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from kvbench.cli.output import json_option, print_json
@@ -13,26 +11,22 @@ from kvbench.cli.output import json_option, print_json
 @json_option
 def command(as_json: bool) -> None:
     """List the bundled suites."""
-    from kvbench.bundled import suites_dir
+    from kvbench.spec.load import find_suite, load_suite, suite_names
 
-    suites = [
-        {"name": path.stem, "path": str(path), "description": _description(path)}
-        for path in sorted(suites_dir().glob("*.toml"))
-    ]
+    rows = []
+    for name in suite_names():
+        suite, cells = load_suite(name)
+        row = {
+            "name": name,
+            "arms": [arm.name for arm in suite.arms],
+            "cells": len(cells),
+            "blocks": suite.total_blocks,
+            "description": suite.description,
+            "path": str(find_suite(name)),
+        }
+        rows.append(row)
     if as_json:
-        print_json(suites)
+        print_json(rows)
         return
-    for suite in suites:
-        click.echo(f"{suite['name']:<20} {suite['description']}")
-
-
-def _description(path: Path) -> str:
-    import tomllib
-
-    from kvbench.errors import UsageError
-
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as broken:
-        raise UsageError(f"{path}: not a TOML file: {broken}") from None
-    return str(document.get("description", ""))
+    for row in rows:
+        click.echo(f"{row['name']:<12} {row['cells']:>3} cells  {row['description']}")
