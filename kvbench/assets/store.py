@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from kvbench.assets import cache
 from kvbench.assets.catalogue import ALIASES, CATALOGUE, Asset
@@ -15,6 +16,24 @@ from kvbench.assets.unpack import unpack
 from kvbench.errors import AssetError
 
 MANIFEST = "asset.json"
+
+
+class FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a file of an asset must be: its size in bytes and SHA-256 in hex."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``asset.json``, which lies in the asset's directory: what was unpacked, and from where."""
+
+    name: str
+    package: str
+    version: str
+    sha256: str
+    licence: str
+    files: dict[str, FileFacts]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +133,12 @@ def _directory(asset: Asset) -> Path:
 
 def _belongs(directory: Path, asset: Asset) -> bool:
     """Whether a directory holds some version of this asset (by its manifest)."""
-    manifest = directory / MANIFEST
     if not directory.is_dir() or directory.name.startswith("."):
         return False
     if directory.name == asset.directory:
         return True
-    return manifest.is_file() and _read_manifest(manifest).get("name") == asset.name
+    found = _read_manifest(directory)
+    return found is not None and found.name == asset.name
 
 
 def _require_digest(asset: Asset, archive: Path) -> None:
@@ -133,27 +152,20 @@ def _require_digest(asset: Asset, archive: Path) -> None:
 
 def _write_manifest(asset: Asset, built: Path, names: list[str]) -> None:
     files = {
-        name: {"size": (built / name).stat().st_size, "sha256": file_digest(built / name)}
+        name: FileFacts((built / name).stat().st_size, file_digest(built / name))
         for name in sorted(names)
     }
-    manifest = {
-        "name": asset.name,
-        "package": asset.package,
-        "version": asset.version,
-        "sha256": asset.sha256,
-        "licence": asset.licence,
-        "files": files,
-    }
-    text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
-    (built / MANIFEST).write_text(text, encoding="utf-8")
+    manifest = Manifest(
+        asset.name, asset.package, asset.version, asset.sha256, asset.licence, files
+    )
+    (built / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
 
 
-def _read_manifest(manifest: Path) -> dict[str, object]:
+def _read_manifest(directory: Path) -> Manifest | None:
     try:
-        content = json.loads(manifest.read_text(encoding="utf-8"))
-    except (ValueError, OSError):
-        return {}
-    return content if isinstance(content, dict) else {}
+        return msgspec.json.decode((directory / MANIFEST).read_bytes(), type=Manifest)
+    except (msgspec.DecodeError, OSError):
+        return None
 
 
 def _state(asset: Asset, *, deep: bool) -> str:
@@ -161,14 +173,14 @@ def _state(asset: Asset, *, deep: bool) -> str:
     directory = _directory(asset)
     if not directory.is_dir():
         return "absent"
-    files = _read_manifest(directory / MANIFEST).get("files")
-    if not isinstance(files, dict) or not files:
+    manifest = _read_manifest(directory)
+    if manifest is None or not manifest.files:
         return "damaged"
-    for name, facts in files.items():
+    for name, facts in manifest.files.items():
         file = directory / name
-        if not file.is_file() or file.stat().st_size != facts["size"]:
+        if not file.is_file() or file.stat().st_size != facts.size:
             return "damaged"
-        if deep and file_digest(file) != facts["sha256"]:
+        if deep and file_digest(file) != facts.sha256:
             return "damaged"
     return "pulled"
 
