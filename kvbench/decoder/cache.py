@@ -74,7 +74,7 @@ class KVCache:
                     f"sequence {sequence}: {count} more tokens do not fit; the cache holds "
                     f"{self.capacity} positions a sequence and {self.length(sequence)} are used"
                 )
-        lanes = {s: lane for lane, s in enumerate(sorted(self._stream(q) for q, _ in counts))}
+        lanes = {s: lane for lane, s in enumerate(sorted({self._stream(q) for q, _ in counts}))}
         rows: list[Row] = []
         for sequence, count in counts:
             stream = self._stream(sequence)

@@ -86,10 +86,6 @@ class Batch:
         """Rows in the batch."""
         return sum(g.size for g in self.groups)
 
-    def advance(self) -> None:
-        """Each row moves on to the next cell, as the device's own state does."""
-        self.where = [Where(s, lane, c + 1) for s, lane, c in self.where]
-
     def furthest(self, packed: bool) -> dict[int, int]:
         """Largest cell by lane (packed window) or by stream (resident storage)."""
         last: dict[int, int] = {}

@@ -145,10 +145,9 @@ class Pipeline:
         if self._wants_store_mark(delivery):
             self._stored[split] = self.order.mark(self.compute, self._event(f"stored{split}"))
         if delivery.late:
-            ring, queue = self._staged()
-            self.order.after(queue, self._stored[split], "tail")
-            self._copy(queue, delivery, delivery.late, "late")
-            ring.ready[delivery.slot] = self.order.mark(queue, ring.ready_events[delivery.slot])
+            self.order.after(self._queue(), self._stored[split], "tail")
+            self._copy(self._queue(), delivery, delivery.late, "late")
+            self._mark_ready(delivery)
 
     @contextmanager
     def window(self, split: int) -> Iterator[View]:
@@ -172,6 +171,10 @@ class Pipeline:
         if "issue_before" not in self.settings.ablate:
             self._look_ahead(split)
 
+    def slot(self, split: int) -> int:
+        """The slot of a split in this graph, −1 on the ordered path."""
+        return self.plan.deliveries[split].slot if self.plan is not None else -1
+
     def end(self) -> None:
         """This graph's work is queued: leave the mark that the next graph may wait for."""
         if self.plan is not None:
@@ -180,6 +183,9 @@ class Pipeline:
 
     def _finish(self) -> None:
         if self.plan is None or self.ring is None:
+            if self.storages and self.geometry is not None:
+                moved = self.geometry.window_bytes(self.storages[0].pitch)
+                self.telemetry.bytes["ordered"] += len(self.storages) * moved
             return
         self.ring.cursor = (self.ring.cursor + len(self.plan.deliveries)) % self.ring.n_slots
         self.telemetry.deliveries += len(self.plan.deliveries)
@@ -213,13 +219,24 @@ class Pipeline:
         """Last thing in a capture: everything delivered inside it is behind the graph's end."""
         if self.plan is None or self.ring is None:
             return
-        for delivery in reversed(self._next.deliveries[: self._depth] if self._next else ()):
-            self.order.after(self.compute, self.ring.ready[delivery.slot], "rejoin")
+        if self._next is not None:
+            joined = self.order.mark(self._queue(), self._event("join"))
+            self.order.after(self.compute, joined, "rejoin")
         self.order.restore(self._queue(), self._outside)
+
+    def aborted(self) -> None:
+        """The capture failed and nothing of it ran: marks made in it are void (H14)."""
+        if self.plan is None or self.ring is None:
+            return
+        self.order.restore(self._queue(), self._outside)
+        self._boundary = self.order.mark(self.compute, self._event("boundary"))
+        self.ring.settle(self._boundary)
+        self._stored.clear()
 
     def launched(self) -> None:
         """The graph was launched: all it did is behind one mark on the compute queue (H15)."""
         if self.plan is None or self.ring is None:
+            self._finish()
             return
         mark = self.order.mark(self.compute, self._event("boundary"))
         self._boundary = mark
@@ -310,7 +327,10 @@ class Pipeline:
         if ahead < here:
             self._deliver(self.plan.deliveries[ahead])
         elif self._next is not None and ahead - here < len(self._next.deliveries):
-            self._deliver(self._next.deliveries[ahead - here])
+            delivery = self._next.deliveries[ahead - here]
+            self._deliver(delivery)
+            if delivery.late:  # whoever frees or resizes the ring meanwhile waits for this (H14)
+                self._mark_ready(delivery)
 
     def _deliver(self, delivery: Delivery) -> None:
         ring, queue = self._staged()
@@ -322,7 +342,11 @@ class Pipeline:
         self.order.after(queue, self._stored.get(delivery.split), "store")
         self._copy(queue, delivery, delivery.early, "early")
         if not delivery.late:
-            ring.ready[delivery.slot] = self.order.mark(queue, ring.ready_events[delivery.slot])
+            self._mark_ready(delivery)
+
+    def _mark_ready(self, delivery: Delivery) -> None:
+        ring, queue = self._staged()
+        ring.ready[delivery.slot] = self.order.mark(queue, ring.ready_events[delivery.slot])
 
     def _wants_store_mark(self, delivery: Delivery) -> bool:
         """A late tail follows the store; a carried delivery of few splits is not otherwise behind
@@ -358,7 +382,6 @@ class Pipeline:
                 label=f"ordered {split}",
                 split=split,
             )
-            self.telemetry.bytes["ordered"] += part.nbytes
         return packed_view(self._scratch, 0, self.geometry, pitch)
 
     # ------------------------------------------------------- ring and declining

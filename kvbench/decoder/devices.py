@@ -1,0 +1,99 @@
+"""From settings to devices: the one place that knows which executors exist."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvbench.decoder.config import ModelConfig
+from kvbench.decoder.settings import DecoderSettings
+from kvbench.device.api import Device
+from kvbench.device.context import Context
+from kvbench.device.cpu.explorer import ExplorerDevice, Picker, Schedule
+from kvbench.device.cpu.link import Link
+from kvbench.device.cpu.threads import ThreadDevice
+from kvbench.device.hooks import Hooks
+from kvbench.device.kernels import Kernels, Shapes
+from kvbench.device.kvtypes import KVType
+from kvbench.device.oplog import OpLog
+
+
+def open_devices(
+    settings: DecoderSettings,
+    *,
+    log: OpLog | None,
+    hooks: Hooks,
+    picker: Picker | None = None,
+    capacity: int | None = None,
+) -> list[Device]:
+    """The devices that ``settings`` asks for; ``capacity`` bounds each one's memory in bytes."""
+    common: dict[str, Any] = {
+        "log": log,
+        "hooks": hooks,
+        "capacity": capacity,
+        "poison": settings.poison,
+    }
+    if settings.explore >= 0 or picker is not None:
+        schedule = Schedule(picker or Picker(settings.explore))
+        return [
+            ExplorerDevice(f"cpu{i}", schedule=schedule, context=_context(settings), **common)
+            for i in range(settings.devices)
+        ]
+    if settings.device == "cuda":
+        from kvbench.device.cuda import open_cuda
+
+        return [open_cuda(i, context=_context(settings), **common) for i in range(settings.devices)]
+    share = 1.0 if settings.pinned else settings.pageable_share
+    bandwidth = settings.link_gb_s * 1e9 * share or None
+    return [
+        ThreadDevice(
+            f"cpu{i}",
+            link=Link(bandwidth, settings.link_latency_us * 1e-6),
+            context=_context(settings),
+            **common,
+        )
+        for i in range(settings.devices)
+    ]
+
+
+def open_kernels(
+    device: Device,
+    config: ModelConfig,
+    weights: Mapping[str, Any],
+    codec: KVType,
+    *,
+    full_rows: int,
+    audit: bool,
+) -> Kernels:
+    """The kernel set of ``device``."""
+    if device.kind == "cuda":
+        from kvbench.device.cuda import CudaKernels
+
+        return CudaKernels(
+            device, shapes_of(config), weights, codec, full_rows=full_rows, audit=audit
+        )
+    from kvbench.device.cpu.kernels import CpuKernels
+
+    return CpuKernels(device, shapes_of(config), weights, codec, full_rows=full_rows, audit=audit)
+
+
+def shapes_of(config: ModelConfig) -> Shapes:
+    """What kernels need of a configuration."""
+    return Shapes(
+        d_model=config.d_model,
+        n_heads=config.n_heads,
+        n_kv_heads=config.n_kv_heads,
+        head_dim=config.head_dim,
+        d_ff=config.d_ff,
+        vocab=config.vocab_size,
+        context=config.context,
+        rms_eps=config.rms_eps,
+        rope_theta=config.rope_theta,
+        rope_interleaved=config.rope_interleaved,
+        rope_dim=config.rope_dim,
+        rope_factors=config.rope_factors,
+    )
+
+
+def _context(settings: DecoderSettings) -> Context:
+    return Context(elide=settings.waits != "stock", logical_devices=settings.devices)

@@ -1,0 +1,409 @@
+"""The engine loop: batches in, logits out, over one or several devices.
+
+``prefill`` and ``generate`` are the loops; ``_step`` is one graph: plan, issue (or launch a
+captured graph), read back. In the free-running loop nothing waits on the host: arg-max feeds the
+next token on the device and the host reads ``lag`` tokens behind.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvbench.decoder import arithmetic
+from kvbench.decoder.cache import KVCache, Row
+from kvbench.decoder.devices import open_devices
+from kvbench.decoder.model import Model
+from kvbench.decoder.readback import Readback, StepOutput
+from kvbench.decoder.settings import DecoderSettings
+from kvbench.decoder.stage import AttentionLayer, RecurrentLayer, Stage
+from kvbench.decoder.upload import Upload
+from kvbench.device.api import Device, Event, Graph
+from kvbench.device.cpu.explorer import Picker
+from kvbench.device.kernels import MAX_DECODE_ROWS, TILE, Batch, Group
+from kvbench.device.kvtypes import kv_type
+from kvbench.device.memory import Span
+from kvbench.device.oplog import OpLog
+from kvbench.device.shift import shift_rows, shift_spans
+from kvbench.errors import OutOfDeviceMemory, UsageError
+from kvbench.transport.hooks import TransportHooks
+from kvbench.transport.pipeline import Next
+from kvbench.transport.window import Geometry, resident_view
+
+MAX_GRAPHS = 24
+"""Captured graphs kept; a window that outgrew its rounding leaves old ones behind."""
+
+Sink = Callable[[StepOutput], None]
+
+
+@dataclass(slots=True)
+class _Captured:
+    graph: Graph
+    batch: Batch
+
+
+@dataclass(slots=True)
+class Engine:
+    """A model on its devices with one KV cache. Close it, or use it as a context manager."""
+
+    model: Model
+    settings: DecoderSettings
+    sequences: int
+    capacity: int
+    hooks: TransportHooks = field(default_factory=TransportHooks)
+    log: OpLog | None = None
+    picker: Picker | None = None
+    device_bytes: int | None = None
+    devices: list[Device] = field(init=False)
+    stages: list[Stage] = field(init=False)
+    cache: KVCache = field(init=False)
+    _graphs: dict[Hashable, _Captured] = field(init=False)
+    _batches: dict[Hashable, Batch] = field(init=False)
+    _events: dict[str, Event] = field(init=False)
+    _readback: Readback = field(init=False)
+    _uploads: list[Upload] = field(init=False)
+
+    def __post_init__(self) -> None:
+        arithmetic.pin()
+        config, settings = self.model.config, self.settings
+        if not 1 <= self.sequences <= MAX_DECODE_ROWS:
+            raise UsageError(f"sequences = {self.sequences}: from 1 to {MAX_DECODE_ROWS}")
+        if self.capacity > config.context:
+            raise UsageError(
+                f"{self.capacity} positions a sequence exceed the context of {config.name}, "
+                f"{config.context}"
+            )
+        if settings.devices > config.n_layers:
+            raise UsageError(f"devices = {settings.devices}: at most {config.n_layers} layers")
+        codec = kv_type(settings.kv_type, n_kv_heads=config.n_kv_heads, head_dim=config.head_dim)
+        multiple = settings.row_multiple
+        rows = -(-self.capacity // multiple) * multiple
+        self.cache = KVCache(
+            self.sequences, rows, codec.pitch, unified=settings.unified, row_multiple=multiple
+        )
+        self._graphs, self._batches, self._events = {}, {}, {}
+        self.stages = []
+        self.devices = open_devices(
+            settings,
+            log=self.log,
+            hooks=self.hooks,
+            picker=self.picker,
+            capacity=self.device_bytes,
+        )
+        try:
+            for device, layers in zip(self.devices, self._split(), strict=True):
+                self.stages.append(
+                    Stage(
+                        device,
+                        config,
+                        self.model.weights,
+                        self.cache,
+                        codec,
+                        settings,
+                        self.hooks,
+                        layers,
+                    )
+                )
+            self._readback = Readback(self.stages[-1], settings.lag + 1)
+            self._uploads = [Upload(s, self.cache, settings.lag + 2) for s in self.stages]
+        except BaseException:
+            self._end_devices()
+            raise
+
+    # -------------------------------------------------------------------- loops
+    def prefill(self, sequence: int, tokens: Sequence[int]) -> None:
+        """Run ``tokens`` of one sequence through the model in tiles; no logits."""
+        for start in range(0, len(tokens), TILE):
+            part = tokens[start : start + TILE]
+            rows = self.cache.append([(sequence, len(part))])
+            batch = self._batch((Group(0, len(part), True),), ())
+            self._upload(batch, rows, part)
+            self._step(batch, rows, None, advance=False)
+
+    def generate(
+        self,
+        feed: dict[int, int],
+        n: int,
+        sink: Sink,
+        *,
+        teacher: dict[int, Sequence[int]] | None = None,
+    ) -> None:
+        """``n`` steps of every sequence in ``feed`` (sequence to its next input token).
+
+        ``sink`` sees each step's outputs, rows in ascending order of sequence. With ``teacher``
+        (the tokens to feed after the first) the model is forced along them.
+        """
+        order = sorted(feed)
+        groups = tuple(Group(i, 1, False) for i in range(len(order)))
+        batch = self._batch(groups, tuple(range(len(order))))
+        lag = self.settings.lag
+        for t in range(n):
+            rows = self.cache.append([(s, 1) for s in order])
+            self._feed(batch, rows, t, feed, teacher)
+            following = self.cache.following(rows) if t + 1 < n else None
+            self._step(batch, rows, Next(*following) if following else None, advance=True)
+            self._readback.push(t, batch.outputs)
+            if t >= lag:
+                sink(self._readback.pull(t - lag))
+        for t in range(max(0, n - lag), n):
+            sink(self._readback.pull(t))
+
+    def mixed(self, decode: dict[int, int], sequence: int, tokens: Sequence[int]) -> StepOutput:
+        """One graph of decode rows and one prompt tile of another sequence (T20)."""
+        order = sorted(decode)
+        if sequence in decode or not 1 <= len(tokens) <= TILE:
+            raise UsageError(f"a mixed batch takes up to {TILE} tokens of a sequence of its own")
+        groups = (
+            *(Group(i, 1, False) for i in range(len(order))),
+            Group(len(order), len(tokens), True),
+        )
+        batch = self._batch(groups, tuple(range(len(order))))
+        rows = self.cache.append([*((s, 1) for s in order), (sequence, len(tokens))])
+        self._upload(batch, rows, [*(decode[s] for s in order), *tokens])
+        self._step(batch, rows, None, advance=False)
+        self._readback.push(0, batch.outputs)
+        return self._readback.pull(0)
+
+    # --------------------------------------------------------- history rewritten
+    def drain(self, reason: str) -> None:
+        """Wait for all readers and writers of the cache; a look-ahead in flight is dropped."""
+        for stage in self.stages:
+            stage.pipeline.drain(reason)
+
+    def truncate(self, sequence: int, length: int) -> None:
+        """Roll a sequence back to ``length`` positions."""
+        self._refuse_recurrent("roll back")
+        self.cache.truncate(sequence, length)
+
+    def reset(self, sequence: int) -> None:
+        """Empty one sequence while others go on."""
+        self.cache.reset(sequence)
+        for stage in self.stages:
+            for item in stage.layers:
+                if isinstance(item, RecurrentLayer):
+                    self._zero_state(stage, item, sequence)
+
+    def clear(self) -> None:
+        """Empty all sequences and overwrite the memory (T17)."""
+        self.drain("clear")
+        self.cache.clear()
+        for stage in self.stages:
+            for item in stage.layers:
+                if isinstance(item, AttentionLayer):
+                    self._fill(stage, item.storage.buffer.span())
+        for sequence in range(self.sequences):
+            self.reset(sequence)
+
+    def shift(self, sequence: int, keep: int, discard: int) -> None:
+        """Drop positions [keep, keep + discard) of a sequence and close up (T20)."""
+        self._refuse_recurrent("shift")
+        self.drain("shift")
+        moves, delta = self.cache.shift(sequence, keep, discard)
+        if not moves:
+            return
+        for stage in self.stages:
+            for item in stage.layers:
+                assert isinstance(item, AttentionLayer)
+                view = resident_view(item.storage)
+                kernels, raw = stage.kernels, item.storage.buffer.raw
+                if item.storage.buffer.space == "device":
+                    stage.device.submit(stage.compute, kernels.shift(view, moves, delta))
+                    continue
+
+                def rewrite(raw: Any = raw, view: Any = view, kernels: Any = kernels) -> None:
+                    shift_rows(raw, view, kernels.codec, kernels.shapes, moves, delta)
+
+                reads, writes = shift_spans(view, moves)
+                stage.device.host("shift", rewrite, reads=reads, writes=writes, site="shift")
+
+    # ----------------------------------------------------------------- one graph
+    def _step(
+        self, batch: Batch, rows: Sequence[Row], after: Next | None, *, advance: bool
+    ) -> None:
+        geometry = self.cache.geometry(rows)
+        batch.where = [r.where for r in rows]
+        if self.settings.graphs and advance:
+            self._launch(batch, geometry, after)
+            return
+        self._prepare(geometry, after)
+        for stage in self.stages:
+            stage.pipeline.prime()
+        self._forward(batch, advance=advance)
+        for stage in self.stages:
+            stage.pipeline.end()
+
+    def _prepare(self, geometry: Geometry, after: Next | None) -> None:
+        for stage in self.stages:
+            stage.pipeline.prepare(geometry, after)
+
+    def _forward(self, batch: Batch, *, advance: bool) -> None:
+        first, last = self.stages[0], self.stages[-1]
+        first.device.submit(first.compute, first.kernels.embed(batch))
+        for before, stage in zip([None, *self.stages], self.stages, strict=False):
+            if before is not None:
+                for name in ("x", "sums"):
+                    source, target = getattr(before.kernels, name), getattr(stage.kernels, name)
+                    self._hand_over(before, stage, source.span(), target.span(), name)
+            stage.run_layers(batch)
+        if batch.outputs:
+            last.device.submit(last.compute, last.kernels.head(batch))
+            last.device.submit(last.compute, last.kernels.choose(batch, advance=advance))
+        for stage in self.stages[:-1]:
+            if advance:
+                source, target = last.kernels.state, stage.kernels.state
+                self._hand_over(last, stage, source.span(), target.span(), "state")
+            else:  # the next graph's first rows must not overtake the last stage's copy of x
+                self._behind(stage, last)
+
+    def _hand_over(
+        self, before: Stage, stage: Stage, source: Span, target: Span, what: str
+    ) -> None:
+        """Copy between devices, on the receiving queue."""
+        self._behind(stage, before)
+        stage.device.copy(stage.compute, target, source, site="hand_over", label=f"hand {what}")
+
+    def _behind(self, stage: Stage, before: Stage) -> None:
+        """What ``stage`` computes next follows what ``before`` was given so far."""
+        name = f"{before.device.name}>{stage.device.name}"
+        if name not in self._events:
+            self._events[name] = before.device.event(name)
+        before.device.record(before.compute, self._events[name])
+        stage.device.wait(stage.compute, self._events[name], "hand_over")
+
+    # ------------------------------------------------------------ captured graphs
+    def _launch(self, batch: Batch, geometry: Geometry, after: Next | None) -> None:
+        """Launch this token's graph, captured now if no earlier capture fits (H1, H6, H15)."""
+        (stage,) = self.stages
+        pipeline = stage.pipeline
+        self._prepare(geometry, after)
+        key = (batch.groups, batch.outputs, pipeline.key())
+        captured = self._graphs.get(key)
+        if captured is None:
+            try:
+                captured = self._capture(stage, batch)
+            except OutOfDeviceMemory:
+                if not pipeline.give_up_rings():
+                    raise
+                self._prepare(geometry, None)
+                captured = self._capture(stage, batch)
+                key = (batch.groups, batch.outputs, pipeline.key())
+            self._keep(stage, key, captured)
+        pipeline.settle()
+        stage.device.launch(captured.graph)
+        pipeline.launched()
+
+    def _capture(self, stage: Stage, batch: Batch) -> _Captured:
+        stage.pipeline.settle()
+        try:
+            with stage.device.capture(stage.compute) as graph:
+                stage.pipeline.fork()
+                stage.pipeline.prime()
+                self._forward(batch, advance=True)
+                stage.pipeline.rejoin()
+        except BaseException:
+            stage.pipeline.aborted()
+            raise
+        return _Captured(graph, batch)
+
+    def _keep(self, stage: Stage, key: Hashable, captured: _Captured) -> None:
+        if len(self._graphs) >= MAX_GRAPHS:
+            self._drop_graphs(stage)
+        self._graphs[key] = captured
+
+    def _drop_graphs(self, stage: Stage) -> None:
+        """Destroy captured graphs once their last launch is over (H16)."""
+        if self._graphs:
+            stage.device.synchronize(stage.compute, "drop graphs")
+        for old in self._graphs.values():
+            stage.device.drop_graph(old.graph)
+        self._graphs.clear()
+
+    # ------------------------------------------------------------------- details
+    def _batch(self, groups: tuple[Group, ...], outputs: tuple[int, ...]) -> Batch:
+        """The one Batch of this shape: captured graphs hold on to it."""
+        key = (groups, outputs)
+        if key not in self._batches:
+            self._batches[key] = Batch(groups, outputs, unified=self.settings.unified)
+        return self._batches[key]
+
+    def _upload(self, batch: Batch, rows: Sequence[Row], tokens: Sequence[int] | None) -> None:
+        ends = [g.start + g.size - 1 for g in batch.groups]
+        for upload in self._uploads:
+            upload.rows(rows, tokens, ends)
+
+    def _feed(
+        self,
+        batch: Batch,
+        rows: Sequence[Row],
+        t: int,
+        feed: dict[int, int],
+        teacher: dict[int, Sequence[int]] | None,
+    ) -> None:
+        """Tokens come from the caller at first, then from the device's own arg-max."""
+        if t == 0:
+            self._upload(batch, rows, [feed[r.sequence] for r in rows])
+        elif teacher is not None:
+            self._upload(batch, rows, [teacher[r.sequence][t - 1] for r in rows])
+        elif self.settings.unified:
+            self._upload(batch, rows, None)
+
+    def _split(self) -> list[range]:
+        """Layers of each device: as even as can be, in order."""
+        n, parts = self.model.config.n_layers, self.settings.devices
+        edges = [n * i // parts for i in range(parts + 1)]
+        return [range(a, b) for a, b in itertools.pairwise(edges)]
+
+    def _refuse_recurrent(self, what: str) -> None:
+        if "recurrent" in self.model.config.layer_kinds:
+            raise UsageError(f"cannot {what}: a recurrent state cannot go back in time")
+
+    def _fill(self, stage: Stage, span: Span) -> None:
+        """Zero host or device memory; the caller has drained it."""
+        if span.buffer.space == "host":
+            target = span.buffer.raw[span.offset : span.end]
+            stage.device.host("clear", lambda: target.fill(0), writes=(span,), site="clear")
+            return
+        zeros = stage.device.alloc("zeros", span.nbytes, "host")
+        stage.device.copy(stage.compute, span, zeros.span(), site="clear")
+        stage.device.synchronize(stage.compute, "clear")
+        stage.device.free(zeros)
+
+    def _zero_state(self, stage: Stage, item: RecurrentLayer, sequence: int) -> None:
+        width = item.state.nbytes // self.sequences
+        stage.device.synchronize(stage.compute, "clear")
+        for home in (item.state, item.home):
+            if home is not None:
+                self._fill(stage, Span(home.buffer, home.offset + sequence * width, width))
+
+    # ------------------------------------------------------------------- closing
+    def close(self) -> None:
+        """Wait for everything in flight and give every buffer, event and queue back."""
+        if not self.stages:
+            return
+        try:
+            for stage in self.stages:
+                self._drop_graphs(stage)
+                stage.device.synchronize(stage.compute, "close")
+            self._readback.close()
+            for upload in self._uploads:
+                upload.close()
+            for stage in self.stages:
+                stage.close()
+            for event in self._events.values():
+                self.devices[0].drop_event(event)
+            self._events.clear()
+        finally:
+            self._end_devices()
+
+    def _end_devices(self) -> None:
+        self.stages = []
+        for device in self.devices:
+            device.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

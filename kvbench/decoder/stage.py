@@ -1,0 +1,159 @@
+"""One device's part of the model: its layers, kernels, storage and transport (T11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kvbench.decoder.cache import KVCache
+from kvbench.decoder.config import ModelConfig
+from kvbench.decoder.devices import open_kernels
+from kvbench.decoder.settings import DecoderSettings
+from kvbench.device.api import Device
+from kvbench.device.kernels import Batch
+from kvbench.device.kvtypes import KVType
+from kvbench.device.memory import Buffer, Span
+from kvbench.transport.hooks import TransportHooks
+from kvbench.transport.pipeline import Pipeline
+from kvbench.transport.window import Storage, resident_view
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionLayer:
+    """Where one attention layer keeps its rows. ``split`` −1: on the device, not transported."""
+
+    layer: int
+    storage: Storage
+    split: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecurrentLayer:
+    """One recurrent layer's state [sequences, d_model] float32, and its home if offloaded (T3)."""
+
+    layer: int
+    state: Span
+    home: Span | None
+
+
+class Stage:
+    """The layers ``layers`` of a model on one device, from hidden state to hidden state."""
+
+    def __init__(
+        self,
+        device: Device,
+        config: ModelConfig,
+        weights: Mapping[str, Any],
+        cache: KVCache,
+        codec: KVType,
+        settings: DecoderSettings,
+        hooks: TransportHooks,
+        layers: Sequence[int],
+    ) -> None:
+        self.device, self.cache, self.settings = device, cache, settings
+        self.compute = device.queue("compute")
+        self.kernels = open_kernels(
+            device, config, weights, codec, full_rows=cache.rows, audit=settings.audit
+        )
+        if cache.unified:
+            self.kernels.with_cells()
+        self._owned: list[Buffer] = []
+        self.layers: list[AttentionLayer | RecurrentLayer] = []
+        attention = [i for i, kind in enumerate(config.layer_kinds) if kind == "attention"]
+        kept = set(attention if settings.resident else attention[: settings.device_layers])
+        split = 0
+        for layer in layers:
+            if config.layer_kinds[layer] == "recurrent":
+                self.layers.append(self._recurrent(layer, config.d_model))
+                continue
+            storage = self._storage(layer, resident=layer in kept)
+            self.layers.append(AttentionLayer(layer, storage, -1 if layer in kept else split))
+            split += layer not in kept
+        self.pipeline = Pipeline(
+            device,
+            self.compute,
+            [a.storage for a in self.layers if isinstance(a, AttentionLayer) and a.split >= 0],
+            cache.prefix,
+            settings.transport(),
+            hooks,
+            baked=settings.graphs,
+        )
+
+    def run_layers(self, batch: Batch) -> None:
+        """Queue every layer of this stage for ``batch``."""
+        for item in self.layers:
+            if isinstance(item, RecurrentLayer):
+                self._recur(item, batch)
+            elif item.split < 0:
+                self._attend_resident(item, batch)
+            else:
+                self._attend(item, batch)
+            self.device.submit(self.compute, self.kernels.mlp(item.layer, batch))
+
+    def _attend(self, item: AttentionLayer, batch: Batch) -> None:
+        """A transported layer. The store follows *ready* where the tail is written on the device:
+        a delivery rounded up may read the row that is about to be stored (H4, H5)."""
+        kernels, split = self.kernels, item.split
+        home = resident_view(item.storage)
+        self.device.submit(self.compute, kernels.attn_in(item.layer, batch))
+        if self.settings.tail == "host":
+            store = kernels.write_rows(batch, home, site="store", split=split)
+            self.device.submit(self.compute, store)
+            self.pipeline.stored(split)
+        with self.pipeline.window(split) as view:
+            slot = self.pipeline.slot(split)
+            if self.settings.tail == "device":
+                place = kernels.write_rows(batch, view, site="place", split=split, slot=slot)
+                self.device.submit(self.compute, place)
+                store = kernels.write_rows(batch, home, site="store", split=split)
+                self.device.submit(self.compute, store)
+                self.pipeline.stored(split)
+            attend = kernels.attend(item.layer, batch, view, split=split, slot=slot)
+            self.device.submit(self.compute, attend)
+
+    def _attend_resident(self, item: AttentionLayer, batch: Batch) -> None:
+        view = resident_view(item.storage)
+        self.device.submit(self.compute, self.kernels.attn_in(item.layer, batch))
+        self.device.submit(self.compute, self.kernels.write_rows(batch, view, site="place"))
+        self.device.submit(self.compute, self.kernels.attend(item.layer, batch, view))
+
+    def _recur(self, item: RecurrentLayer, batch: Batch) -> None:
+        if item.home is not None:
+            self.device.copy(self.compute, item.state, item.home, site="state")
+        self.device.submit(self.compute, self.kernels.recur(item.layer, batch, item.state))
+        if item.home is not None:
+            self.device.copy(self.compute, item.home, item.state, site="state_store")
+
+    # ------------------------------------------------------------------ memory
+    def _storage(self, layer: int, *, resident: bool) -> Storage:
+        cache = self.cache
+        nbytes = 2 * cache.streams * cache.rows * cache.pitch
+        buffer = self.device.alloc(
+            f"kv{layer}",
+            nbytes,
+            "device" if resident else "host",
+            pinned=self.settings.pinned,
+        )
+        self._owned.append(buffer)
+        storage = Storage(buffer, cache.streams, cache.rows, cache.pitch)
+        cache.storages.append(storage)
+        return storage
+
+    def _recurrent(self, layer: int, d_model: int) -> RecurrentLayer:
+        nbytes = self.cache.sequences * d_model * 4
+        state = self.device.alloc(f"state{layer}", nbytes)
+        self._owned.append(state)
+        home = None
+        if self.settings.offload_state:
+            home = self.device.alloc(f"home{layer}", nbytes, "host", pinned=self.settings.pinned)
+            self._owned.append(home)
+        return RecurrentLayer(layer, state.span(), home.span() if home is not None else None)
+
+    def close(self) -> None:
+        """Wait for this stage's work and give its memory back."""
+        self.pipeline.close()
+        self.device.synchronize(self.compute, "close")
+        for buffer in (*self._owned, *self.kernels.buffers()):
+            self.device.free(buffer)
+        self._owned.clear()
