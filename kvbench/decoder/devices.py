@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -40,9 +41,10 @@ def open_devices(
             for i in range(settings.devices)
         ]
     if settings.device == "cuda":
-        from kvbench.device.cuda import open_cuda
-
-        return [open_cuda(i, context=_context(settings), **common) for i in range(settings.devices)]
+        cuda = importlib.import_module("kvbench.device.cuda")
+        return [
+            cuda.open_cuda(i, context=_context(settings), **common) for i in range(settings.devices)
+        ]
     share = 1.0 if settings.pinned else settings.pageable_share
     bandwidth = settings.link_gb_s * 1e9 * share or None
     return [
@@ -67,11 +69,11 @@ def open_kernels(
 ) -> Kernels:
     """The kernel set of ``device``."""
     if device.kind == "cuda":
-        from kvbench.device.cuda import CudaKernels
-
-        return CudaKernels(
+        cuda = importlib.import_module("kvbench.device.cuda")
+        kernels: Kernels = cuda.CudaKernels(
             device, shapes_of(config), weights, codec, full_rows=full_rows, audit=audit
         )
+        return kernels
     from kvbench.device.cpu.kernels import CpuKernels
 
     return CpuKernels(device, shapes_of(config), weights, codec, full_rows=full_rows, audit=audit)
