@@ -292,21 +292,25 @@ class Device(ABC):
                 return
             self.calls["event_synchronize"] += 1
             self.context.sites[site].made += 1
+            entry = Entry("sync", "host", target.name, site, record=record.id if record else 0)
             if self.log is not None:
-                self.log.add(
-                    Entry("sync", "host", target.name, site, record=record.id if record else 0)
-                )
+                self.log.add(entry)
             if record is not None:
                 self._sync_record(target, record)
+            if self.log is not None:
+                entry.start, entry.end = entry.issued, self.log.clock()
             return
         if not self.hooks.keep_sync(target.name, site):
             return
 
         def real_wait() -> None:
             self.calls["queue_synchronize"] += 1
+            started = self.log.clock() if self.log is not None else 0.0
             self._sync_queue(target)
             if self.log is not None:
-                self.log.add(Entry("sync", "host", target.name, site, tags={"queue": target.name}))
+                entry = Entry("sync", "host", target.name, site, tags={"queue": target.name})
+                self.log.add(entry)
+                entry.start, entry.end, entry.issued = started, entry.issued, started
 
         self.context.synchronize(target.name, site, real_wait)
 

@@ -7,6 +7,8 @@ structure checks (T6) and for timelines.
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -32,6 +34,8 @@ class Entry:
     nbytes: int = 0
     graph: int = 0
     """Launch number when the entry came from a captured graph, else 0."""
+    issued: float = 0.0
+    """Seconds on the log's clock when the host made the call."""
     start: float = 0.0
     end: float = 0.0
     tags: dict[str, Any] = field(default_factory=dict)
@@ -42,15 +46,18 @@ class OpLog:
     """An append-only list of entries, shared by all devices of a run."""
 
     entries: list[Entry] = field(default_factory=list)
+    clock: Callable[[], float] = time.perf_counter
+    """Seconds; the clock on which the executor stamps ``start`` and ``end``."""
 
     def add(self, entry: Entry) -> Entry:
         """Append ``entry`` and return it, so that the executor can stamp its times."""
+        entry.issued = self.clock()
         self.entries.append(entry)
         return entry
 
     def mark(self, label: str, **tags: Any) -> None:
         """Note a point in host time (a token's start, a phase) without ordering anything."""
-        self.entries.append(Entry("mark", "host", label, tags=tags))
+        self.add(Entry("mark", "host", label, tags=tags))
 
     def ops(self, site: str | None = None) -> list[Entry]:
         """The operations of the log, all or those of one site."""

@@ -58,13 +58,14 @@ class Svg:
         name, geometry = _SHAPES[shape % len(_SHAPES)]
         self.parts.append(f'<{name} class="{kind}" {geometry(x, y, size)}{_with_tip(name, tip)}')
 
-    def render(self) -> str:
-        """The element, safe to be put into HTML as it is."""
+    def render(self, style: str = "") -> str:
+        """The element, safe to be put into HTML as it is. ``style``: for a file of its own."""
+        sheet = f"<style>{style}</style>" if style else ""
         about = f"<desc>{text(self.description)}</desc>" if self.description else ""
         return (
             f'<svg role="img" aria-label="{text(self.title)}" viewBox="0 0 {self.width:g} '
             f'{self.height:g}" width="{self.width:g}" height="{self.height:g}" '
-            f'xmlns="http://www.w3.org/2000/svg">{about}{"".join(self.parts)}</svg>'
+            f'xmlns="http://www.w3.org/2000/svg">{about}{sheet}{"".join(self.parts)}</svg>'
         )
 
 

@@ -46,12 +46,14 @@ class _Worker(threading.Thread):
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.items: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self.waited = False
-        """Whether the worker had to wait for its next item or for an event since its last one."""
+        self.streaming = False
+        """Whether the worker's last item was a transfer and it has not waited since: only then may
+        the next transfer make up for a sleep that ran long. A kernel in between leaves the link
+        idle, and an idle link earns no credit."""
 
     def run(self) -> None:
         while True:
-            self.waited = self.waited or self.items.empty()
+            self.streaming = self.streaming and not self.items.empty()
             item = self.items.get()
             if item is None:
                 return
@@ -92,7 +94,7 @@ class ThreadDevice(CpuDevice):
     def _run(self, worker: _Worker, op: Op, entry: Entry | None) -> None:
         if self.failure is not None:
             return
-        queued, worker.waited = not worker.waited, False
+        queued, worker.streaming = worker.streaming, False
         delay = self.hooks.delay(op, worker.name)
         if delay > 0:
             time.sleep(delay)
@@ -100,6 +102,7 @@ class ThreadDevice(CpuDevice):
         try:
             if op.tags.get("direction") == "host_to_device":
                 self.link.transfer(lambda: op.run(None), op.nbytes, queued=queued)
+                worker.streaming = True
             else:
                 op.run(None)
         except Exception as error:  # noqa: BLE001 - carried to the host, which raises it
@@ -116,7 +119,7 @@ class ThreadDevice(CpuDevice):
         latch: Latch = record.native
 
         def block() -> None:
-            worker.waited = True
+            worker.streaming = False
             latch.wait()
 
         worker.items.put(block)

@@ -1,0 +1,125 @@
+"""The op log as a capture: the source that every device has, without any tool.
+
+API calls are named as CUDA names them, whatever device made them, so that the three sources fill
+the same table. An entry of a launched graph is no API call: the launch is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+from kvbench.device.oplog import Entry, OpLog
+from kvbench.records.capture import CAPTURE_VERSION, TOKEN, ApiCall, Capture, NamedRange, Work
+
+WorkKind = Literal["kernel", "copy", "host"]
+
+_CALLS = {
+    "record": "cudaEventRecord",
+    "wait": "cudaStreamWaitEvent",
+    "launch": "cudaGraphLaunch",
+}
+
+
+def capture(
+    log: OpLog,
+    arm: str,
+    *,
+    tool: str,
+    token_count: int | None = None,
+    waits: Mapping[str, tuple[int, int, int]] | None = None,
+) -> Capture:
+    """Everything in ``log``. Tokens are divided by its marks named "token".
+
+    ``waits``: the context's counts by site. Work without times (never run) is left out and said.
+    """
+    work, absent = _work(log.entries)
+    marks = [_ns(entry.issued) for entry in log.entries if _is_token(entry)]
+    end = max((w.end for w in work), default=0)
+    ranges = [
+        NamedRange(TOKEN, start, stop)
+        for start, stop in zip(marks, [*marks[1:], max([end, *marks])], strict=True)
+    ]
+    if not ranges:
+        absent["tokens"] = "the log has no marks named token"
+    return Capture(
+        v=CAPTURE_VERSION,
+        arm=arm,
+        source="oplog",
+        tool=tool,
+        tokens=token_count if token_count is not None else len(ranges) or None,
+        api=tuple(_calls(log.entries)),
+        work=tuple(work),
+        ranges=tuple(ranges),
+        waits=dict(waits or {}),
+        absent=absent,
+    )
+
+
+def _is_token(entry: Entry) -> bool:
+    return entry.kind == "mark" and entry.label == TOKEN
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+def _calls(entries: Sequence[Entry]) -> list[ApiCall]:
+    """One call an entry that the host made; issue times where the log has them."""
+    calls = []
+    for entry in entries:
+        name = _name(entry)
+        if name and (entry.graph == 0 or entry.kind == "launch"):
+            start = _ns(entry.issued)
+            end = _ns(entry.end) if entry.kind == "sync" else start
+            calls.append(ApiCall(name, start, max(start, end), entry.site))
+    return calls
+
+
+def _name(entry: Entry) -> str:
+    if entry.kind == "op":
+        copying = "direction" in entry.tags
+        return "cudaMemcpyAsync" if copying else "cudaLaunchKernel"
+    if entry.kind == "sync":
+        return "cudaStreamSynchronize" if "queue" in entry.tags else "cudaEventSynchronize"
+    return _CALLS.get(entry.kind, "")
+
+
+def _work(entries: Sequence[Entry]) -> tuple[list[Work], dict[str, str]]:
+    """Operations that ran, with what each waited for on other queues."""
+    work: list[Work] = []
+    last: dict[str, int] = {}
+    recorded: dict[int, int] = {}
+    pending: dict[str, list[int]] = {}
+    unrun = 0
+    for entry in entries:
+        if entry.kind == "record" and entry.queue in last:
+            recorded[entry.record] = last[entry.queue]
+        elif entry.kind == "wait" and entry.record in recorded:
+            pending.setdefault(entry.queue, []).append(recorded[entry.record])
+        elif entry.kind == "op" and entry.end > 0:
+            last[entry.queue] = len(work)
+            work.append(_one(entry, tuple(pending.pop(entry.queue, ()))))
+        elif entry.kind == "op":
+            unrun += 1
+    absent = {"some work": f"{unrun} operations have no times"} if unrun else {}
+    return work, absent
+
+
+def _one(entry: Entry, after: tuple[int, ...]) -> Work:
+    direction = str(entry.tags.get("direction", ""))
+    kind: WorkKind = "copy" if direction else "kernel"
+    return Work(
+        kind=kind,
+        queue=entry.queue.removeprefix("graph:"),
+        label=entry.label,
+        start=_ns(entry.start),
+        end=_ns(entry.end),
+        nbytes=entry.nbytes,
+        direction=direction,
+        site=entry.site,
+        split=entry.split,
+        slot=entry.slot,
+        graph=entry.graph != 0,
+        after=after,
+    )

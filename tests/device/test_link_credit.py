@@ -1,0 +1,37 @@
+"""An ordered copy between kernels pays the link's full time: an idle link earns no credit."""
+
+from __future__ import annotations
+
+import time
+
+from kvbench.device.cpu.link import Link
+from kvbench.device.cpu.threads import ThreadDevice
+from kvbench.device.oplog import OpLog
+from kvbench.device.ops import Op
+
+NBYTES, SECONDS, COPIES = 1 << 12, 0.004, 6
+
+
+def copy_times(*, kernels_between: bool) -> list[float]:
+    log = OpLog()
+    with ThreadDevice(log=log, link=Link(bandwidth=NBYTES / SECONDS)) as device:
+        queue = device.queue("compute")
+        source = device.alloc("source", NBYTES, "host")
+        target = device.alloc("target", NBYTES)
+        device.submit(queue, Op("kernel", "hold", lambda _: time.sleep(0.02)))
+        for _ in range(COPIES):
+            device.copy(queue, target.span(), source.span(), site="ordered")
+            if kernels_between:
+                device.submit(queue, Op("kernel", "compute", lambda _: time.sleep(SECONDS)))
+        device.synchronize(queue, "end")
+    return [entry.end - entry.start for entry in log.ops("ordered")]
+
+
+def test_copies_between_kernels_take_the_links_time_each() -> None:
+    times = copy_times(kernels_between=True)
+    assert len(times) == COPIES
+    assert min(times) >= SECONDS
+
+
+def test_copies_back_to_back_take_the_links_time_together() -> None:
+    assert sum(copy_times(kernels_between=False)) >= (COPIES - 1) * SECONDS
