@@ -1,1 +1,1 @@
-"""TODO"""
+"""plan (pure data) → execute (local or cluster) → journal → verdict."""

@@ -52,6 +52,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
+def bonferroni(p_values: Sequence[float]) -> list[float]:
+    """Adjusted p values that are never below Holm's."""
+    return [min(1.0, len(p_values) * p) for p in p_values]
+
+
 def smallest_effect(se: float, df: float, alpha: float = ALPHA) -> float:
     """Smallest true |log ratio| whose interval excludes 0 in ``POWER`` of experiments.
 

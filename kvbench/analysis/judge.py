@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -189,12 +189,17 @@ def _assumptions(n: int, lag1: float | None, order_p: float | None) -> tuple[Ass
     )
 
 
-def compare(measured: Sequence[Measured], rules: Rules) -> list[Comparison]:
-    """Verdicts of a whole suite: Holm's correction over all its comparisons decides (M5)."""
+Adjust = Callable[[Sequence[float]], list[float]]
+
+
+def compare(
+    measured: Sequence[Measured], rules: Rules, adjust: Adjust = decide.holm
+) -> list[Comparison]:
+    """Verdicts of a whole suite: the correction over all its comparisons decides (M5)."""
     margin = math.log1p(rules.delta)
     known = [m.estimate for m in measured if m.estimate is not None]
-    differs = iter(decide.holm([e.p_differs() for e in known]))
-    equivalent = iter(decide.holm([e.p_equivalent(margin) for e in known]))
+    differs = iter(adjust([e.p_differs() for e in known]))
+    equivalent = iter(adjust([e.p_equivalent(margin) for e in known]))
     return [
         _undecided(m)
         if m.estimate is None

@@ -17,6 +17,7 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "assets": Entry("kvbench.cli.assets", "Pull, list and remove models and texts."),
+    "ab": Entry("kvbench.cli.ab", "Gate a suite's arms, run its blocks, judge."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }
 """In the order in which they are listed: what is measured first, then what explains it."""

@@ -37,13 +37,14 @@ def differences(
     """(field, before, after) for each field that does not match, in the order of ``fields``."""
     found = []
     for name in fields:
-        old, new = _get(before, name), _get(after, name)
+        old, new = value_of(before, name), value_of(after, name)
         if old != new:
             found.append((name, old, new))
     return found
 
 
-def _get(content: Any, name: str) -> Any:
+def value_of(content: Any, name: str) -> Any:
+    """The value at a dotted name; None where it is not there."""
     for key in name.split("."):
         content = content.get(key) if isinstance(content, dict) else None
     return content

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from kvbench.assets.cache import cache_root
 from kvbench.environment import system
+from kvbench.spec.check import is_secret
 
-_SECRET = re.compile(
-    r"(?i)(?:^|[-_.])(token|secret|password|passwd|api[-_]?key|authorization|credentials?)$"
-)
-"""Names of things whose value is nobody's business; ``tokens`` and ``prompt_tokens`` are not."""
 _REMOVED = "$REMOVED"
 
 
@@ -30,7 +28,7 @@ def scrub(value: Any, repo: Path | None = None) -> Any:
         if isinstance(item, list | tuple):
             return _scrub_words([walk(v) for v in item])
         if isinstance(item, str):
-            return _REMOVED if item and _SECRET.search(key) else _replace(item, places)
+            return _REMOVED if item and is_secret(key) else _replace(item, places)
         return item
 
     return walk(value)
@@ -43,7 +41,7 @@ def _scrub_words(words: list[Any]) -> list[Any]:
         before = out[-1] if out else None
         if isinstance(word, str) and isinstance(before, str) and _is_secret_option(before):
             out.append(word if word.startswith("-") else _REMOVED)
-        elif isinstance(word, str) and "=" in word and _SECRET.search(word.partition("=")[0]):
+        elif isinstance(word, str) and "=" in word and is_secret(word.partition("=")[0]):
             out.append(word.partition("=")[0] + "=" + _REMOVED)
         else:
             out.append(word)
@@ -51,14 +49,11 @@ def _scrub_words(words: list[Any]) -> list[Any]:
 
 
 def _is_secret_option(word: str) -> bool:
-    return word.startswith("-") and "=" not in word and bool(_SECRET.search(word))
+    return word.startswith("-") and "=" not in word and is_secret(word)
 
 
 def _places(repo: Path | None) -> list[tuple[str, str]]:
-    import platformdirs
-
-    cache = platformdirs.user_cache_path("kvbench")
-    found = [("$CACHE", cache), ("$HOME", Path.home())]
+    found = [("$CACHE", cache_root()), ("$HOME", Path.home())]
     if repo is not None:
         found.insert(0, ("$REPO", repo))
     found.sort(key=lambda place: -len(str(place[1])))
@@ -73,8 +68,12 @@ def _replace(text: str, places: Sequence[tuple[str, str]]) -> str:
 
 def machine_id() -> str:
     """16 hex digits: the same for every run by this user on this machine, useless elsewhere."""
-    own = system.read("/etc/machine-id") or f"{uuid.getnode():x}"
-    return hashlib.sha256(f"{_salt()}:{own}".encode()).hexdigest()[:16]
+    return salted_digest(system.read("/etc/machine-id") or f"{uuid.getnode():x}")
+
+
+def salted_digest(text: str) -> str:
+    """16 hex digits that change with ``text`` and tell nobody else what it is."""
+    return hashlib.sha256(f"{_salt()}:{text}".encode()).hexdigest()[:16]
 
 
 def _salt() -> str:

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+import re
+
 from kvbench.errors import UsageError
 from kvbench.spec.suite import SUITE_VERSION, Suite
+
+_SECRET = re.compile(
+    r"(?i)(?:^|[-_.])(token|secret|password|passwd|api[-_]?key|authorization|credentials?)$"
+)
+
+
+def is_secret(name: str) -> bool:
+    """Whether something of that name has a value that is nobody's business.
+
+    ``API_KEY`` and ``hf_token`` are; ``tokens`` and ``prompt_tokens`` are not.
+    """
+    return bool(_SECRET.search(name))
 
 
 def check_suite(suite: Suite, source: str) -> None:
@@ -29,6 +43,9 @@ def check_suite(suite: Suite, source: str) -> None:
         if cpus is not None and (not cpus or len(set(cpus)) != len(cpus) or min(cpus) < 0):
             refuse(key, f"{list(cpus)}; allowed is a list of different CPU numbers from 0")
     for number, arm in enumerate(suite.arms):
+        for name, value in arm.env.items():
+            if is_secret(name) and not value.startswith("$"):
+                refuse(f"arms[{number}].env.{name}", f'looks like a secret; write "${name}"')
         if (arm.engine == "program") != bool(arm.command):
             refuse(f"arms[{number}].command", 'goes with engine = "program", and only with it')
     if suite.link is not None and (suite.link.gb_s is None) == (suite.link.ratio is None):

@@ -29,7 +29,10 @@ class ArmSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     cwd: str | None = None
     """Working directory of the arm's process; default: the harness's."""
     env: dict[str, str] = {}
-    """Further environment variables of the arm's process. Values are not stored in records."""
+    """Further environment variables of the arm's process; ``"$NAME"`` passes the harness's own on.
+
+    A secret can be given in that way only: the suite is stored with the results.
+    """
     affinity: tuple[int, ...] | None = None
     """CPU numbers of this arm's process; default: the suite's."""
 

@@ -1,0 +1,92 @@
+"""``kvbench ab``: gate, A/B blocks, verdict."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kvbench.cli.output import json_option, print_json
+
+if TYPE_CHECKING:
+    from runner.experiment import Watcher
+
+
+@click.command("ab")
+@click.argument("suite", required=False)
+@click.option("--resume", metavar="RUN", help="Go on with a stored experiment.")
+@click.option("--resume-anyway", is_flag=True, help="Go on although something changed.")
+@click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
+@click.option(
+    "--require",
+    type=click.Choice(["faster", "equivalent", "not-slower"]),
+    help="Exit 1 if that is not shown, 3 if nothing is.",
+)
+@click.option("--model", help="Another model than the suite's.")
+@click.option("--blocks", type=int, help="Another even number of blocks.")
+@click.option("--delta", type=float, help="Another margin, e.g. 0.01.")
+@click.option(
+    "--other-cores", type=float, help="Cores that other processes may use before it is INVALID."
+)
+@json_option
+def command(
+    suite: str | None,
+    resume: str | None,
+    resume_anyway: bool,
+    out: Path,
+    require: str | None,
+    model: str | None,
+    blocks: int | None,
+    delta: float | None,
+    other_cores: float | None,
+    as_json: bool,
+) -> int:
+    """Compare a suite's arms: first exact, then faster. SUITE is a bundled name or a TOML file
+    (default: main)."""
+    from runner import ab
+
+    overrides = ab.Overrides(model, blocks, delta, other_cores)
+    if resume is not None and (require is not None or any(x is not None for x in overrides)):
+        raise click.UsageError("--resume goes on with the stored plan; other options cannot change")
+    place: list[Path] = []
+    try:
+        if resume is not None:
+            done = ab.go_on(
+                resume,
+                _watch,
+                root=out,
+                suite_ref=suite,
+                anyway=resume_anyway,
+                begun=place.append,
+            )
+        else:
+            done = ab.start(
+                suite or "main",
+                _watch,
+                root=out,
+                command=["kvbench", *sys.argv[1:]],
+                require=require,
+                overrides=overrides,
+                begun=place.append,
+            )
+    except KeyboardInterrupt:
+        if place:
+            click.echo(f"stopped; go on with: kvbench ab --resume {place[0]}", err=True)
+        raise
+    if as_json:
+        print_json(done.summary)
+    else:
+        from kvbench.report.terminal import console, print_summary
+
+        print_summary(done.summary, console())
+        click.echo(f"reports: {done.directory}/report.md, {done.directory}/report.html")
+    return done.summary.exit_code
+
+
+def _watch(title: str, steps: int) -> AbstractContextManager[Watcher]:
+    from kvbench.report.progress import Progress
+
+    return Progress(title, steps)

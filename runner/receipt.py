@@ -1,0 +1,72 @@
+"""What exactly ran: the part of a record's environment that belongs to an arm."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kvbench.engines.arm import Arm
+from kvbench.engines.supervisor import ArmRun
+from kvbench.environment.fingerprint import CHECKOUT, git_state
+from kvbench.environment.privacy import salted_digest, scrub
+
+MUST_NOT_CHANGE = (
+    "name",
+    "engine",
+    "model",
+    "settings",
+    "command",
+    "variables",
+    "program_sha256",
+    "revision",
+    "version",
+    "receipt",
+)
+"""Fields of an arm's receipt that stay the same over all its runs in one experiment."""
+
+
+def before_start(arm: Arm) -> dict[str, Any]:
+    """What is known without starting the arm. Values of environment variables are not stored."""
+    program = shutil.which(arm.argv()[0]) if arm.command else None
+    found = {
+        "name": arm.name,
+        "engine": arm.engine,
+        "model": arm.model,
+        "settings": arm.settings,
+        "command": arm.argv(),
+        "variables": {name: salted_digest(value) for name, value in arm.env.items()},
+        "program_sha256": _file_digest(program) if program else None,
+        "revision": git_state(Path(arm.cwd)) if arm.cwd else None,
+    }
+    scrubbed: dict[str, Any] = scrub(found, CHECKOUT)
+    return scrubbed
+
+
+def after_run(known: dict[str, Any], run: ArmRun) -> dict[str, Any]:
+    """The same with what the running arm said of itself."""
+    hello, ready = run.hello, run.ready
+    said = {
+        "version": (ready.version if ready and ready.version else hello.version if hello else ""),
+        "receipt": {**(hello.receipt if hello else {}), **(ready.receipt if ready else {})},
+        "effective": ready.effective if ready else {},
+        "notes": list(ready.notes) if ready else [],
+    }
+    scrubbed: dict[str, Any] = {**known, **scrub(said, CHECKOUT)}
+    return scrubbed
+
+
+def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
+    """Fields in which two receipts of one arm differ though they must not."""
+    return [name for name in MUST_NOT_CHANGE if before.get(name) != after.get(name)]
+
+
+@lru_cache(maxsize=64)
+def _file_digest(path: str) -> str | None:
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123  (file_digest takes a file)
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:
+        return None

@@ -1,0 +1,74 @@
+"""Going on with a stored experiment: what must not have changed, and which field did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvbench.environment.comparable import MUST_MATCH_ON_RESUME, differences
+from kvbench.errors import UsageError
+from kvbench.spec import Cell, load_suite
+from runner import receipt
+from runner.plan import Plan, suite_differences
+from runner.state import State
+from runner.store import load_environment
+from runner.tasks import arms_of
+
+
+def first_receipts(state: State, directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """(cell, arm) -> receipt of the arm's first run in the journal."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for cell in state.cells.values():
+        for run in cell.runs:
+            key = (cell.name, run.arm)
+            if key not in found and run.failure is None:
+                found[key] = load_environment(directory, run.environment)["arm"]
+    return found
+
+
+def what_changed(
+    plan: Plan,
+    cells: tuple[Cell, ...],
+    state: State,
+    directory: Path,
+    machine: dict[str, Any],
+    suite_ref: str | None,
+) -> list[str]:
+    """One line per field of suite, environment or arm that differs from what the journal has."""
+    found = [f"suite: {name}" for name in _suite_changes(plan, suite_ref)]
+    first = next((run for cell in state.cells.values() for run in cell.runs), None)
+    if first is not None:
+        before = load_environment(directory, first.environment)
+        found += [
+            f"environment: {name}: {old!r} before, {new!r} now"
+            for name, old, new in differences(before, machine, MUST_MATCH_ON_RESUME)
+        ]
+    for (cell_name, arm_name), before in first_receipts(state, directory).items():
+        cell = next(c for c in cells if c.name == cell_name)
+        arm = arms_of(cell, plan.links.get(cell_name))[arm_name]
+        now = receipt.before_start(arm)
+        found += [
+            f"arm {arm_name} in {cell_name}: {name}"
+            for name in receipt.changed(before, {**before, **now})
+        ]
+    return found
+
+
+def _suite_changes(plan: Plan, suite_ref: str | None) -> list[str]:
+    """Compare with the suite named now; if none is, with the plan's own source where it exists."""
+    if suite_ref is None:
+        return []
+    suite, _ = load_suite(suite_ref)
+    return suite_differences(plan.suite, msgspec.to_builtins(suite))
+
+
+def refuse_changes(changes: list[str], directory: Path) -> None:
+    """Raise ``UsageError`` that names what changed."""
+    if changes:
+        more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
+        raise UsageError(
+            f"{directory}: cannot go on, it is not the same experiment: {changes[0]}{more}; "
+            "start a new one, or insist with --resume-anyway"
+        )

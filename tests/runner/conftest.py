@@ -1,0 +1,85 @@
+"""Suites with synthetic arms, and a watcher that keeps what it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ARM = Path(__file__).with_name("synthetic_arm.py")
+COMMAND = [sys.executable, "-I", "-S", str(ARM)]
+
+
+class Told:
+    """A watcher."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def doing(self, text: str) -> None:
+        pass
+
+    def step(self, text: str, left_s: float | None = None) -> None:
+        self.lines.append(text)
+
+    def note(self, text: str) -> None:
+        self.lines.append(text)
+
+    @contextlib.contextmanager
+    def watch(self, _title: str, _steps: int) -> Iterator[Told]:
+        yield self
+
+
+@pytest.fixture
+def told() -> Told:
+    return Told()
+
+
+@pytest.fixture(autouse=True)
+def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calibrations and salts of the machine stay out of the tests."""
+    monkeypatch.setenv("KVBENCH_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{k} = {toml(v)}" for k, v in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
+def write_suite(
+    directory: Path,
+    arms: dict[str, dict[str, Any]],
+    head: str = "",
+    tables: str = "",
+    generate: int = 4,
+    name: str = "syn",
+) -> str:
+    """A suite file whose arms are synthetic; the first arm is the baseline."""
+    lines = [
+        "schema = 1",
+        f'name = "{name}"',
+        f'baseline = "{next(iter(arms))}"',
+        'model = "none"',
+        head if "blocks" in head or "looks" in head else f"blocks = 2\n{head}",
+        f'[workload]\nhistory = "seeded"\nprompt_tokens = 8\ngenerate = {generate}\nwarmup = 1',
+        "[environment]\nother_cores = 1e6\nsteal = 1.0" if "[environment]" not in tables else "",
+        tables,
+    ]
+    for arm, settings in arms.items():
+        lines.append(
+            f'[[arms]]\nname = "{arm}"\nengine = "program"\ncommand = {toml(COMMAND)}\n'
+            f"settings = {toml(settings)}"
+        )
+    path = directory / f"{name}.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
