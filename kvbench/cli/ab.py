@@ -44,8 +44,10 @@ def command(
     other_cores: float | None,
     as_json: bool,
 ) -> int:
-    """Compare a suite's arms: first exact, then faster. SUITE is a bundled name or a TOML file
-    (default: main)."""
+    """Gate a suite's arms, run its blocks, judge.
+
+    SUITE is a bundled name or a TOML file (default: main).
+    """
     from runner import ab
 
     overrides = ab.Overrides(model, blocks, delta, other_cores)
