@@ -19,14 +19,19 @@ class Occupied:
 
 def occupied(capture: Capture) -> list[Occupied]:
     """Every use, in order of its start. Work that names no slot plays no part."""
-    uses: list[Occupied] = []
+    done: list[Occupied] = []
     current: dict[int, Occupied] = {}
+    read: set[int] = set()
     named = (work for work in capture.work if work.slot >= 0)
     for work in sorted(named, key=lambda w: (w.start, w.end)):
         use = current.get(work.slot)
-        if use is None or (work.kind == "copy" and work.split != use.split):
+        refilled = work.kind == "copy" and work.slot in read
+        if use is None or refilled or work.split != use.split:
             if use is not None:
-                uses.append(use)
+                done.append(use)
+            read.discard(work.slot)
             use = Occupied(work.slot, work.split, work.start, work.end)
+        if work.kind != "copy":
+            read.add(work.slot)
         current[work.slot] = Occupied(use.slot, use.split, use.start, max(use.end, work.end))
-    return sorted([*uses, *current.values()], key=lambda u: (u.start, u.slot))
+    return sorted([*done, *current.values()], key=lambda u: (u.start, u.slot))

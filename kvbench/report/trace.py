@@ -28,7 +28,7 @@ def render_trace(captures: Sequence[Capture]) -> bytes:
 
 
 def _capture(capture: Capture, pid: int, flow_base: int) -> list[dict[str, Any]]:
-    origin = capture.span()[0]
+    origin = min([capture.span()[0], *(r.start for r in capture.ranges)])
     queues = {name: _FIRST_QUEUE + i for i, name in enumerate(_queues(capture))}
     events = [_name("process_name", pid, 0, f"{capture.arm} ({capture.source})")]
     events.append(_name("thread_name", pid, _HOST, "host: API calls"))
