@@ -26,8 +26,10 @@ from kvbench.device.kernels import MAX_DECODE_ROWS, TILE, Batch, Group
 from kvbench.device.kvtypes import kv_type
 from kvbench.device.memory import Span
 from kvbench.device.oplog import OpLog
+from kvbench.device.ranges import ranged
 from kvbench.device.shift import shift_rows, shift_spans
 from kvbench.errors import OutOfDeviceMemory, UsageError
+from kvbench.records.capture import TOKEN
 from kvbench.transport.hooks import TransportHooks
 from kvbench.transport.pipeline import Next
 from kvbench.transport.window import Geometry, resident_view
@@ -140,13 +142,16 @@ class Engine:
         batch = self._batch(groups, tuple(range(len(order))))
         lag = self.settings.lag
         for t in range(n):
-            rows = self.cache.append([(s, 1) for s in order])
-            self._feed(batch, rows, t, feed, teacher)
-            following = self.cache.following(rows) if t + 1 < n else None
-            self._step(batch, rows, Next(*following) if following else None, advance=True)
-            self._readback.push(t, batch.outputs)
-            if t >= lag:
-                sink(self._readback.pull(t - lag))
+            if self.log is not None:
+                self.log.mark(TOKEN, step=t)
+            with ranged(TOKEN):
+                rows = self.cache.append([(s, 1) for s in order])
+                self._feed(batch, rows, t, feed, teacher)
+                following = self.cache.following(rows) if t + 1 < n else None
+                self._step(batch, rows, Next(*following) if following else None, advance=True)
+                self._readback.push(t, batch.outputs)
+                if t >= lag:
+                    sink(self._readback.pull(t - lag))
         for t in range(max(0, n - lag), n):
             sink(self._readback.pull(t))
 

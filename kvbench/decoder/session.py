@@ -25,6 +25,7 @@ from kvbench.decoder.settings import DecoderSettings
 from kvbench.device.cpu.explorer import Picker
 from kvbench.device.oplog import OpLog
 from kvbench.device.races import check
+from kvbench.device.ranges import Measured
 from kvbench.errors import UsageError
 from kvbench.records import Result
 from kvbench.transport.hooks import TransportHooks
@@ -68,11 +69,13 @@ class _Collector:
 
     sequences: int
     detail: bool
+    warmup: int
     tokens: list[list[int]] = field(init=False)
     top2: list[list[Top2]] = field(init=False)
     logits: list[Any] = field(init=False)
     audit: Any = field(init=False)
     times: list[float] = field(default_factory=list)
+    measured: Measured = field(default_factory=Measured)
 
     def __post_init__(self) -> None:
         self.tokens = [[] for _ in range(self.sequences)]
@@ -82,6 +85,8 @@ class _Collector:
 
     def __call__(self, step: StepOutput) -> None:
         self.times.append(time.perf_counter())
+        if len(self.times) == self.warmup:
+            self.measured.start()
         self.audit.update(step.sums.astype("<u8").tobytes())
         for sequence in range(self.sequences):
             row = step.logits[sequence]
@@ -122,7 +127,7 @@ def run_task(
         picker=picker,
         device_bytes=device_bytes,
     )
-    collect = _Collector(len(task.prompts), task.detail)
+    collect = _Collector(len(task.prompts), task.detail, task.warmup)
     with engine:
         for sequence, (prompt, kept) in enumerate(zip(task.prompts, started, strict=True)):
             if kept is None:
@@ -135,9 +140,12 @@ def run_task(
         teacher = None
         if task.teacher is not None:
             teacher = dict(enumerate(task.teacher))
+        if task.warmup == 0:
+            collect.measured.start()
         engine.generate(
             {s: p[-1] for s, p in enumerate(task.prompts)}, steps, collect, teacher=teacher
         )
+        collect.measured.end()
         after = _counts(engine)
         result = _result(engine, task, collect, started, begin, before, after)
     return DecodeRun(
