@@ -94,10 +94,10 @@ def judge_again(directory: Path) -> Summary:
 
 def store_summary(directory: Path, summary: Summary) -> None:
     """Write summary.json and the reports beside it."""
-    from kvbench.report.markdown import render_markdown
+    from kvbench.report.files import write_reports
 
     write_durably(directory / SUMMARY_NAME, encode_summary(summary))
-    write_durably(directory / "report.md", render_markdown(summary).encode())
+    write_reports(summary, directory)
 
 
 def load_summary(directory: Path) -> Summary:

@@ -18,6 +18,10 @@ class Entry(NamedTuple):
 COMMANDS: dict[str, Entry] = {
     "assets": Entry("kvbench.cli.assets", "Pull, list and remove models and texts."),
     "ab": Entry("kvbench.cli.ab", "Gate a suite's arms, run its blocks, judge."),
+    "show": Entry("kvbench.cli.show", "Draw a stored experiment's tables again."),
+    "profile": Entry(
+        "kvbench.cli.profile", "Count API calls, overlap and gaps; draw the timeline."
+    ),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }
 """In the order in which they are listed: what is measured first, then what explains it."""
