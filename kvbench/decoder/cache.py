@@ -7,7 +7,7 @@ freed cells are filled again, in mid-window too (H12).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvbench.device.kernels import Move, Where
@@ -62,9 +62,13 @@ class KVCache:
         return len(self.cells[sequence])
 
     # ------------------------------------------------------------------- growth
-    def append(self, counts: Sequence[tuple[int, int]]) -> list[Row]:
+    def append(
+        self, counts: Sequence[tuple[int, int]], assumed: Mapping[int, int] | None = None
+    ) -> list[Row]:
         """Place ``count`` new tokens of each (sequence, count), and refresh the prefix (T1).
 
+        ``assumed``: rows of a sequence that an earlier graph took to be stable when it looked
+        ahead to this one. Fewer rows than are stable may be called so, never more (H9).
         Raises UsageError naming the sequence that has no room.
         """
         for sequence, count in counts:
@@ -85,6 +89,9 @@ class KVCache:
                 rows.append(Row(sequence, position, Where(stream, lanes[stream], cell)))
         for stream in lanes:
             self.prefix.refresh(stream, min(r.where.cell for r in rows if r.where.stream == stream))
+        if not self.unified:
+            for sequence, stable in (assumed or {}).items():
+                self.prefix.cap(sequence, stable)
         return rows
 
     def geometry(self, rows: Sequence[Row]) -> Geometry:
@@ -96,18 +103,34 @@ class KVCache:
             furthest = max(self.length(r.sequence) for r in rows) - 1
         return Geometry(active, self._rounded(furthest + 1))
 
-    def following(self, rows: Sequence[Row]) -> tuple[Geometry, tuple[int, ...]] | None:
-        """(geometry, stable rows by stream) of the next graph if each sequence goes on by one
-        token; None where that cannot be told: no room, or a unified cache, whose next cell may lie
-        anywhere."""
-        if self.unified or any(self.length(r.sequence) >= self.capacity for r in rows):
+    def following(
+        self, rows: Sequence[Row], ahead: Mapping[int, int] | None = None
+    ) -> tuple[Geometry, tuple[int, ...]] | None:
+        """(geometry, stable rows by stream) of the next graph; None where that cannot be told.
+
+        Without ``ahead`` each sequence goes on by one token. With it, a sequence takes
+        ``ahead[sequence]`` tokens next, after any number of ``rows`` but its first was rolled back:
+        stable is what is so in every case, and all cases must share a geometry (H9). A unified
+        cache's next cell may lie anywhere, and a full sequence has no next graph.
+        """
+        if self.unified:
             return None
-        active = tuple(sorted({r.where.stream for r in rows}))
-        lengths = {r.where.stream: self.length(r.sequence) for r in rows}
-        return (
-            Geometry(active, self._rounded(max(lengths.values()) + 1)),
-            tuple(lengths[s] for s in active),
-        )
+        least: dict[int, int] = {}
+        most: dict[int, int] = {}
+        for row in rows:
+            stream, length = row.where.stream, self.length(row.sequence)
+            if ahead is None:
+                least[stream], most[stream] = length, length + 1
+            else:
+                least[stream] = min(least.get(stream, length), row.position + 1)
+                most[stream] = length + ahead[row.sequence]
+        if max(most.values()) > self.capacity:
+            return None
+        shortest, longest = max(least.values()) + 1, max(most.values())
+        if self._rounded(shortest) != self._rounded(longest):
+            return None
+        active = tuple(sorted(least))
+        return Geometry(active, self._rounded(longest)), tuple(least[s] for s in active)
 
     def _rounded(self, rows: int) -> int:
         return min(-(-rows // self.row_multiple) * self.row_multiple, self.rows)

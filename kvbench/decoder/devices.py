@@ -10,9 +10,11 @@ from kvbench.decoder.config import ModelConfig
 from kvbench.decoder.settings import DecoderSettings
 from kvbench.device.api import Device
 from kvbench.device.context import Context
+from kvbench.device.cpu.charge import WaitCharge
 from kvbench.device.cpu.explorer import ExplorerDevice, Picker, Schedule
 from kvbench.device.cpu.link import Link
 from kvbench.device.cpu.threads import ThreadDevice
+from kvbench.device.failed_designs import CONTEXTS
 from kvbench.device.hooks import Hooks
 from kvbench.device.kernels import Kernels, Shapes
 from kvbench.device.kvtypes import KVType
@@ -51,6 +53,7 @@ def open_devices(
         ThreadDevice(
             f"cpu{i}",
             link=Link(bandwidth, settings.link_latency_us * 1e-6),
+            charge=WaitCharge(settings.wait_cost_us * 1e-6),
             context=_context(settings),
             **common,
         )
@@ -98,4 +101,6 @@ def shapes_of(config: ModelConfig) -> Shapes:
 
 
 def _context(settings: DecoderSettings) -> Context:
-    return Context(elide=settings.waits != "stock", logical_devices=settings.devices)
+    return CONTEXTS[settings.mark](
+        mode=settings.waits, logical_devices=settings.devices, debug=settings.check_leases
+    )

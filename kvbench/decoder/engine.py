@@ -1,16 +1,19 @@
 """The engine loop: batches in, logits out, over one or several devices.
 
 ``prefill`` and ``generate`` are the loops; ``_step`` is one graph: plan, issue (or launch a
-captured graph), read back. In the free-running loop nothing waits on the host: arg-max feeds the
-next token on the device and the host reads ``lag`` tokens behind.
+captured graph), read back. With waits = quiet nothing waits on the host: arg-max feeds the next
+token on the device and the host reads ``lag`` tokens behind. The other patterns sample on the
+host, and wait where a stock engine does (waits.py).
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+import numpy as np
 
 from kvbench.decoder import arithmetic
 from kvbench.decoder.cache import KVCache, Row
@@ -19,7 +22,8 @@ from kvbench.decoder.model import Model
 from kvbench.decoder.readback import Readback, StepOutput
 from kvbench.decoder.settings import DecoderSettings
 from kvbench.decoder.stage import AttentionLayer, RecurrentLayer, Stage
-from kvbench.decoder.upload import Upload
+from kvbench.decoder.upload import Tokens, Upload
+from kvbench.decoder.waits import AFTER, AFTER_GRAPH, BEFORE, BEFORE_GRAPH, WaitPattern
 from kvbench.device.api import Device, Event, Graph
 from kvbench.device.cpu.explorer import Picker
 from kvbench.device.kernels import MAX_DECODE_ROWS, TILE, Batch, Group
@@ -61,6 +65,7 @@ class Engine:
     devices: list[Device] = field(init=False)
     stages: list[Stage] = field(init=False)
     cache: KVCache = field(init=False)
+    waits: WaitPattern = field(init=False)
     _graphs: dict[Hashable, _Captured] = field(init=False)
     _batches: dict[Hashable, Batch] = field(init=False)
     _events: dict[str, Event] = field(init=False)
@@ -87,6 +92,7 @@ class Engine:
         )
         self._graphs, self._batches, self._events = {}, {}, {}
         self.stages = []
+        self.waits = WaitPattern(settings.waits, self.stages)
         self.devices = open_devices(
             settings,
             log=self.log,
@@ -108,8 +114,10 @@ class Engine:
                         layers,
                     )
                 )
-            self._readback = Readback(self.stages[-1], settings.lag + 1)
-            self._uploads = [Upload(s, self.cache, settings.lag + 2) for s in self.stages]
+            self._readback = Readback(self.stages[-1], self.waits, self._lag + 1)
+            self._uploads = [
+                Upload(s, self.cache, self.waits, settings.lag + 2) for s in self.stages
+            ]
         except BaseException:
             self._end_devices()
             raise
@@ -119,6 +127,7 @@ class Engine:
         """Run ``tokens`` of one sequence through the model in tiles; no logits."""
         for start in range(0, len(tokens), TILE):
             part = tokens[start : start + TILE]
+            self.waits.at(BEFORE)
             rows = self.cache.append([(sequence, len(part))])
             batch = self._batch((Group(0, len(part), True),), ())
             self._upload(batch, rows, part)
@@ -126,34 +135,80 @@ class Engine:
 
     def generate(
         self,
-        feed: dict[int, int],
+        feed: Mapping[int, int],
         n: int,
         sink: Sink,
         *,
         teacher: dict[int, Sequence[int]] | None = None,
-    ) -> None:
+        stop: Callable[[], bool] | None = None,
+    ) -> int:
         """``n`` steps of every sequence in ``feed`` (sequence to its next input token).
 
         ``sink`` sees each step's outputs, rows in ascending order of sequence. With ``teacher``
-        (the tokens to feed after the first) the model is forced along them.
+        (the tokens to feed after the first) the model is forced along them. Once ``stop`` is true
+        after a sink no more steps are issued; as many as were are returned: rows beyond the last
+        one that the sink saw are in the cache and may still be in flight (H10).
         """
         order = sorted(feed)
         groups = tuple(Group(i, 1, False) for i in range(len(order)))
         batch = self._batch(groups, tuple(range(len(order))))
-        lag = self.settings.lag
+        lag = self._lag
         for t in range(n):
             if self.log is not None:
                 self.log.mark(TOKEN, step=t)
             with ranged(TOKEN):
+                self.waits.at(BEFORE)
                 rows = self.cache.append([(s, 1) for s in order])
                 self._feed(batch, rows, t, feed, teacher)
                 following = self.cache.following(rows) if t + 1 < n else None
                 self._step(batch, rows, Next(*following) if following else None, advance=True)
                 self._readback.push(t, batch.outputs)
                 if t >= lag:
-                    sink(self._readback.pull(t - lag))
+                    feed = self._take(t - lag, order, sink)
+                    if stop is not None and stop():
+                        return t + 1
         for t in range(max(0, n - lag), n):
-            sink(self._readback.pull(t))
+            self._take(t, order, sink)
+            if stop is not None and stop():
+                break
+        return n
+
+    def decode(
+        self,
+        feed: Mapping[int, Sequence[int | None]],
+        *,
+        assumed: Mapping[int, int] | None = None,
+        ahead: Mapping[int, int] | None = None,
+        read: int | None = None,
+    ) -> list[Row]:
+        """One graph in which a sequence takes several tokens, each in a row of its own.
+
+        None stands for a token that is on the device already. ``assumed``: rows that the graph
+        before took to be stable when it looked ahead. ``ahead``: tokens that each sequence takes
+        in the next graph, if any number of this graph's tokens but the first may be rolled back
+        before (H9). ``read``: the index under which all rows' outputs are read back.
+        """
+        order = sorted(feed)
+        if sum(len(feed[s]) for s in order) > MAX_DECODE_ROWS:
+            raise UsageError(f"a decode batch takes up to {MAX_DECODE_ROWS} rows")
+        self.waits.at(BEFORE)
+        rows = self.cache.append([(s, len(feed[s])) for s in order], assumed)
+        groups = tuple(Group(i, 1, False) for i in range(len(rows)))
+        batch = self._batch(groups, tuple(range(len(rows))) if read is not None else ())
+        self._upload(batch, rows, [t for s in order for t in feed[s]])
+        following = self.cache.following(rows, ahead) if ahead is not None else None
+        self._step(batch, rows, Next(*following) if following else None, advance=True)
+        if read is not None:
+            self._readback.push(read, batch.outputs)
+        return rows
+
+    def read(self, index: int) -> StepOutput:
+        """The outputs of the graph that was to be read back under ``index``."""
+        return self._readback.pull(index)
+
+    def sample(self, output: StepOutput, row: int) -> int:
+        """The greedy token of one output row, by the host or the device (waits.py)."""
+        return self._readback.sample(output, row)
 
     def mixed(self, decode: dict[int, int], sequence: int, tokens: Sequence[int]) -> StepOutput:
         """One graph of decode rows and one prompt tile of another sequence (T20)."""
@@ -164,12 +219,26 @@ class Engine:
             *(Group(i, 1, False) for i in range(len(order))),
             Group(len(order), len(tokens), True),
         )
+        self.waits.at(BEFORE)
         batch = self._batch(groups, tuple(range(len(order))))
         rows = self.cache.append([*((s, 1) for s in order), (sequence, len(tokens))])
         self._upload(batch, rows, [*(decode[s] for s in order), *tokens])
         self._step(batch, rows, None, advance=False)
         self._readback.push(0, batch.outputs)
         return self._readback.pull(0)
+
+    def _take(self, t: int, order: Sequence[int], sink: Sink) -> dict[int, int]:
+        """Read step ``t`` behind, sample it, and show it to ``sink``: the tokens to feed next."""
+        output = self._readback.pull(t)
+        tokens = [self._readback.sample(output, row) for row in range(len(order))]
+        self.waits.at(AFTER)
+        sink(replace(output, tokens=np.asarray(tokens, np.int32)))
+        return dict(zip(order, tokens, strict=True))
+
+    @property
+    def _lag(self) -> int:
+        """Tokens that the host may be behind: none where it chooses the next one."""
+        return 0 if self.waits.host_samples else self.settings.lag
 
     # --------------------------------------------------------- history rewritten
     def drain(self, reason: str) -> None:
@@ -229,9 +298,17 @@ class Engine:
     ) -> None:
         geometry = self.cache.geometry(rows)
         batch.where = [r.where for r in rows]
+        self.waits.at(BEFORE_GRAPH)
         if self.settings.graphs and advance:
             self._launch(batch, geometry, after)
-            return
+        else:
+            self._issue(batch, geometry, after, advance=advance)
+        self.waits.at(AFTER_GRAPH)
+
+    def _issue(
+        self, batch: Batch, geometry: Geometry, after: Next | None, *, advance: bool
+    ) -> None:
+        """Queue every operation of the graph, one by one."""
         self._prepare(geometry, after)
         for stage in self.stages:
             stage.pipeline.prime()
@@ -333,7 +410,7 @@ class Engine:
             self._batches[key] = Batch(groups, outputs, unified=self.settings.unified)
         return self._batches[key]
 
-    def _upload(self, batch: Batch, rows: Sequence[Row], tokens: Sequence[int] | None) -> None:
+    def _upload(self, batch: Batch, rows: Sequence[Row], tokens: Tokens | None) -> None:
         ends = [g.start + g.size - 1 for g in batch.groups]
         for upload in self._uploads:
             upload.rows(rows, tokens, ends)
@@ -343,14 +420,14 @@ class Engine:
         batch: Batch,
         rows: Sequence[Row],
         t: int,
-        feed: dict[int, int],
+        feed: Mapping[int, int],
         teacher: dict[int, Sequence[int]] | None,
     ) -> None:
-        """Tokens come from the caller at first, then from the device's own arg-max."""
-        if t == 0:
-            self._upload(batch, rows, [feed[r.sequence] for r in rows])
-        elif teacher is not None:
+        """Tokens come from the caller at first, then from whoever samples."""
+        if t and teacher is not None:
             self._upload(batch, rows, [teacher[r.sequence][t - 1] for r in rows])
+        elif t == 0 or self.waits.host_samples:
+            self._upload(batch, rows, [feed[r.sequence] for r in rows])
         elif self.settings.unified:
             self._upload(batch, rows, None)
 

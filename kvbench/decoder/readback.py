@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvbench.decoder.stage import Stage
+from kvbench.decoder.waits import PER_TOKEN, WaitPattern
 from kvbench.device.api import Event
 from kvbench.device.kernels import MAX_DECODE_ROWS
 from kvbench.device.kvtypes import F32
@@ -39,8 +40,8 @@ class _Slot:
 class Readback:
     """``depth`` steps may be in flight between ``push`` and ``pull``."""
 
-    def __init__(self, stage: Stage, depth: int) -> None:
-        self.stage, self.device = stage, stage.device
+    def __init__(self, stage: Stage, waits: WaitPattern, depth: int) -> None:
+        self.stage, self.device, self.waits = stage, stage.device, waits
         vocabulary = stage.kernels.shapes.vocab
         self._vocabulary = vocabulary
         self._slots = [
@@ -65,14 +66,21 @@ class Readback:
             self.device.copy(
                 self.stage.compute, target.span(0, nbytes), source.span(0, nbytes), site="read"
             )
-        self.device.record(self.stage.compute, slot.event)
+        if not self.waits.host_samples:
+            self.device.record(self.stage.compute, slot.event)
         slot.index, slot.rows = index, rows
 
     def pull(self, index: int) -> StepOutput:
-        """Wait for step ``index`` and return its results."""
+        """Wait for step ``index`` and return its results.
+
+        Where the host samples, the waits are those of the getters of the first row.
+        """
         slot = self._slots[index % len(self._slots)]
         assert slot.index == index
-        self.device.synchronize(slot.event, "read")
+        if self.waits.host_samples:
+            self.waits.at(PER_TOKEN)
+        else:
+            self.device.synchronize(slot.event, "read")
         n = len(slot.rows)
 
         def take() -> StepOutput:
@@ -89,6 +97,14 @@ class Readback:
         )
         output: StepOutput = self.device.host(f"read {index}", take, reads=reads, site="read")
         return output
+
+    def sample(self, output: StepOutput, row: int) -> int:
+        """The greedy token of one output row: the host's arg-max, or the device's."""
+        if not self.waits.host_samples:
+            return int(output.tokens[row])
+        if row:
+            self.waits.at(PER_TOKEN)
+        return int(np.argmax(output.logits[row]))
 
     def close(self) -> None:
         """Free the ring; the caller has pulled or waited for everything."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from kvbench.device.context import WaitMode
+from kvbench.device.failed_designs import Design
 from kvbench.errors import SettingError, UsageError
 from kvbench.transport.settings import (
     DEFAULT_HEADROOM_MIB,
@@ -49,8 +50,14 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graphs: bool = False
     """Capture a token's graph and replay it, instead of issuing each operation."""
     waits: WaitMode = "quiet"
+    wait_cost_us: float = 0.0
+    """Charged per real synchronize (cpu device): a model of another machine's driver."""
+    mark: Design = "queue"
+    """Where the used mark is kept; all but ``queue`` are designs that failed (S6)."""
+    check_leases: bool = False
+    """Raise when a borrowed queue handle is kept across a synchronize (S2)."""
     lag: int = 2
-    """How many tokens the host may run ahead of what it has read."""
+    """How many tokens the host may run ahead of what it has read (waits = quiet)."""
     context: int = 0
     """Positions per sequence; 0: what the task needs."""
 
@@ -83,6 +90,9 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _range("link_gb_s", self.link_gb_s, 0.0, 1e4)
         _range("link_latency_us", self.link_latency_us, 0.0, 1e6)
         _range("pageable_share", self.pageable_share, 0.01, 1.0)
+        _range("wait_cost_us", self.wait_cost_us, 0.0, 1e6)
+        if self.wait_cost_us and (self.device != "cpu" or self.explore >= 0):
+            raise SettingError("wait_cost_us", self.wait_cost_us, "only on the threaded cpu device")
         _range("delay_ms", self.delay_ms, 0.0, 1e4)
         if self.graphs and (self.loop == "blocking" or "recycle_through_host" in self.ablate):
             raise SettingError("graphs", True, "not with a loop in which the host waits")

@@ -202,7 +202,7 @@ class Device(ABC):
         """Queue one operation. The queue is marked used first, even if this fails (S8)."""
         op = self.hooks.alter(op, queue.name)
         self.calls[op.kind if op.kind != "copy" else "copy_async"] += 1
-        with self.context.acquire(queue.name, queue.native):
+        with self.context.acquire(queue.name, queue.native, op.site):
             if self._capture is not None:
                 self._capture.nodes.append(Node("op", queue, op))
                 self._capture_op(queue, op)
@@ -242,7 +242,7 @@ class Device(ABC):
     def record(self, queue: Queue, event: Event) -> Record:
         """Record ``event`` at the queue's present end."""
         self.calls["event_record"] += 1
-        with self.context.acquire(queue.name, queue.native):
+        with self.context.acquire(queue.name, queue.native, "record"):
             record = Record(queue.name)
             event.latest = record
             if self._capture is not None:
@@ -261,7 +261,7 @@ class Device(ABC):
             return
         self.calls["event_wait"] += 1
         record = event.latest
-        with self.context.acquire(queue.name, queue.native):
+        with self.context.acquire(queue.name, queue.native, "wait"):
             if self._capture is not None:
                 if record is not None and record.graph != self._capture.number:
                     raise DeviceError(
@@ -281,38 +281,48 @@ class Device(ABC):
                 self._wait(queue, event, record)
 
     # -------------------------------------------------------------------- host
-    def synchronize(self, target: Queue | Event, site: str) -> None:
+    def synchronize(self, target: Queue | Event, site: str, *, for_result: bool = True) -> None:
         """Block the host until a queue is empty, or an event's latest record has passed.
 
-        Waits for a queue are counted by ``site`` and may be elided (context.py).
+        Waits are counted by ``site`` and may be elided (context.py). ``for_result`` False: the
+        host touches nothing of what was queued before it waits again; the wait is redundant.
         """
-        if isinstance(target, Event):
-            record = target.latest
-            if not self.hooks.keep_sync(target.name, site):
-                return
-            self.calls["event_synchronize"] += 1
-            self.context.sites[site].made += 1
-            entry = Entry("sync", "host", target.name, site, record=record.id if record else 0)
-            if self.log is not None:
-                self.log.add(entry)
-            if record is not None:
-                self._sync_record(target, record)
-            if self.log is not None:
-                entry.start, entry.end = entry.issued, self.log.clock()
-            return
         if not self.hooks.keep_sync(target.name, site):
             return
+        if isinstance(target, Event):
+            record = target.latest
+            self.context.synchronize_record(
+                record.queue if record else "",
+                record.id if record else 0,
+                site,
+                lambda: self._wait_for_record(target, record, site),
+            )
+            return
+        self.context.synchronize(
+            target.name, site, lambda: self._wait_for_queue(target, site), for_result=for_result
+        )
 
-        def real_wait() -> None:
-            self.calls["queue_synchronize"] += 1
-            started = self.log.clock() if self.log is not None else 0.0
-            self._sync_queue(target)
-            if self.log is not None:
-                entry = Entry("sync", "host", target.name, site, tags={"queue": target.name})
-                self.log.add(entry)
-                entry.start, entry.end, entry.issued = started, entry.issued, started
+    def _wait_for_record(self, event: Event, record: Record | None, site: str) -> None:
+        self.calls["event_synchronize"] += 1
+        entry = Entry("sync", "host", event.name, site, record=record.id if record else 0)
+        if self.log is not None:
+            self.log.add(entry)
+        if record is not None:
+            self._sync_record(event, record)
+        if self.log is not None:
+            entry.start, entry.end = entry.issued, self.log.clock()
 
-        self.context.synchronize(target.name, site, real_wait)
+    def _wait_for_queue(self, queue: Queue, site: str) -> int:
+        """Wait, and return a number that covers every record made on the queue so far."""
+        self.calls["queue_synchronize"] += 1
+        covers = next(_record_ids)
+        started = self.log.clock() if self.log is not None else 0.0
+        self._sync_queue(queue)
+        if self.log is not None:
+            entry = Entry("sync", "host", queue.name, site, tags={"queue": queue.name})
+            self.log.add(entry)
+            entry.start, entry.end, entry.issued = started, entry.issued, started
+        return covers
 
     def host(
         self,
@@ -355,7 +365,7 @@ class Device(ABC):
         if not graph.alive:
             raise DeviceError(f"{self.name}: graph {graph.number} was destroyed")
         self.calls["graph_launch"] += 1
-        with self.context.acquire(graph.origin.name, graph.origin.native):
+        with self.context.acquire(graph.origin.name, graph.origin.native, "launch"):
             self._launch(graph, self._log_launch(graph))
 
     def drop_graph(self, graph: Graph) -> None:

@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from kvbench.device.api import Event, Graph, Queue, Record
+from kvbench.device.cpu.charge import WaitCharge
 from kvbench.device.cpu.link import Link
 from kvbench.device.cpu.memory import CpuDevice
 from kvbench.device.oplog import Entry
@@ -63,9 +64,16 @@ class _Worker(threading.Thread):
 class ThreadDevice(CpuDevice):
     """Worker threads, real copies, a link that can be slowed, and injected delays."""
 
-    def __init__(self, name: str = "cpu0", *, link: Link | None = None, **common: Any) -> None:
+    def __init__(
+        self,
+        name: str = "cpu0",
+        *,
+        link: Link | None = None,
+        charge: WaitCharge | None = None,
+        **common: Any,
+    ) -> None:
         super().__init__(name, **common)
-        self.link = link or Link()
+        self.link, self.charge = link or Link(), charge or WaitCharge()
         self.failure: Exception | None = None
         self._switch_interval = sys.getswitchinterval()
         sys.setswitchinterval(SWITCH_INTERVAL)
@@ -127,12 +135,14 @@ class ThreadDevice(CpuDevice):
     # -------------------------------------------------------------------- host
     def _sync_record(self, event: Event, record: Record) -> None:
         record.native.wait()
+        self.charge.pay()
         self._raise_failure()
 
     def _sync_queue(self, queue: Queue) -> None:
         latch = Latch()
         queue.native.items.put(latch.open)
         latch.wait()
+        self.charge.pay()
         self._raise_failure()
 
     def _raise_failure(self) -> None:
