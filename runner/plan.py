@@ -49,11 +49,17 @@ def new_plan(suite: Suite, ref: str, command: Sequence[str], require: str | None
         v=PLAN_VERSION,
         run=f"{suite.name}-{stamp}-{secrets.token_hex(2)}",
         created=time.time(),
-        suite=msgspec.to_builtins(suite),
+        suite=plain(suite),
         suite_ref=ref,
         command=tuple(command),
         require=require,
     )
+
+
+def plain(suite: Suite) -> dict[str, Any]:
+    """The suite as the plain data that JSON gives back: lists, no tuples."""
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(suite))
+    return found
 
 
 def store_plan(plan: Plan, directory: Path) -> None:

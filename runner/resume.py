@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from kvbench.environment.comparable import MUST_MATCH_ON_RESUME, differences
 from kvbench.errors import UsageError
 from kvbench.spec import Cell, load_suite
 from runner import receipt
-from runner.plan import Plan, suite_differences
+from runner.plan import Plan, plain, suite_differences
 from runner.state import State
 from runner.store import load_environment
 from runner.tasks import arms_of
@@ -61,7 +59,7 @@ def _suite_changes(plan: Plan, suite_ref: str | None) -> list[str]:
     if suite_ref is None:
         return []
     suite, _ = load_suite(suite_ref)
-    return suite_differences(plan.suite, msgspec.to_builtins(suite))
+    return suite_differences(plan.suite, plain(suite))
 
 
 def refuse_changes(changes: list[str], directory: Path) -> None:

@@ -28,10 +28,16 @@ def console(*, stderr: bool = False, width: int | None = None) -> Console:
     """A rich console on stdout or stderr: 80 columns unless the terminal says otherwise."""
     from rich.console import Console
 
+    class Plain(Console):
+        """rich would end the program with 1, which means "requirement not met" here."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
     stream = sys.stderr if stderr else sys.stdout
     if width is None and not stream.isatty():
         width = WIDTH
-    return Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
+    return Plain(file=stream, width=width, highlight=False, markup=False, emoji=False)
 
 
 def print_summary(summary: Summary, out: Console) -> None:

@@ -39,11 +39,18 @@ def told() -> Told:
     return Told()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def own_salt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The user's own configuration stays out of the tests; one machine id for all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        yield
+
+
 @pytest.fixture(autouse=True)
-def own_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calibrations and salts of the machine stay out of the tests."""
+def own_calibrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does a test see the user's calibrations."""
     monkeypatch.setenv("KVBENCH_DATA", str(tmp_path / "data"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
 
 
 def toml(value: Any) -> str:
