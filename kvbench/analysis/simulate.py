@@ -6,7 +6,6 @@ Run speeds are exp(noise + drift + effect of the arm). ``kvbench validate`` prin
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -146,43 +145,3 @@ def t_quantile_each(p: float, df: Array) -> Array:
     rounded = np.floor(df * 10) / 10
     values, inverse = np.unique(rounded, return_inverse=True)
     return np.array([t_quantile(p, float(value)) for value in values])[inverse]
-
-
-def false_positive_table(blocks: int, experiments: int, seed: int) -> Iterator[dict[str, object]]:
-    """Every design under every drift and correlation, no true effect."""
-    for design in DESIGNS:
-        for drift in DRIFTS:
-            for ar1 in CORRELATIONS:
-                rates = simulate(World(drift=drift, ar1=ar1), blocks, experiments, seed, design)
-                yield {
-                    "design": design,
-                    "blocks": blocks,
-                    "drift": drift,
-                    "ar1": ar1,
-                    "excludes_zero": rates.excludes_zero,
-                    "faster_or_slower": rates.faster + rates.slower,
-                    "equivalent": rates.equivalent,
-                }
-
-
-def power_table(experiments: int, seed: int, delta: float = 0.01) -> Iterator[dict[str, object]]:
-    """The shipped design for true effects, quiet and noisy machines."""
-    for sd in (0.005, 0.02):
-        for blocks in (4, 5, 6, 12):
-            for effect in (0.0, delta, 2 * delta, -2 * delta):
-                for drift, ar1 in (("none", 0.0), ("linear", 0.6), ("quadratic", 0.6)):
-                    world = World(effect=effect, sd=sd, drift=drift, ar1=ar1)  # type: ignore[arg-type]
-                    rates = simulate(world, blocks, experiments, seed, delta=delta)
-                    yield {
-                        "sd": sd,
-                        "blocks": blocks,
-                        "effect": effect,
-                        "drift": drift,
-                        "ar1": ar1,
-                        "excludes_zero": rates.excludes_zero,
-                        "faster": rates.faster,
-                        "slower": rates.slower,
-                        "equivalent": rates.equivalent,
-                        "inconclusive": rates.inconclusive,
-                        "half_width": rates.half_width,
-                    }

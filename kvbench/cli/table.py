@@ -22,6 +22,7 @@ COMMANDS: dict[str, Entry] = {
     "profile": Entry(
         "kvbench.cli.profile", "Count API calls, overlap and gaps; draw the timeline."
     ),
+    "validate": Entry("kvbench.cli.validate", "Check the verdicts' error rates by simulation."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }
 """In the order in which they are listed: what is measured first, then what explains it."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from kvbench.analysis import validation
 from kvbench.analysis.distributions import t_quantile
 from kvbench.analysis.estimate import Floor, from_blocks, pool
 from kvbench.analysis.simulate import CORRELATIONS, DRIFTS, World, simulate
@@ -70,3 +72,27 @@ def test_pooling_after_the_f_test_keeps_the_false_positive_rate() -> None:
         estimate, _ = pool(from_blocks(d), 4, stored)
         rejected += abs(estimate.mean) > t_quantile(0.975, estimate.df) * estimate.se
     assert rejected / EXPERIMENTS <= 0.06 + SLACK
+
+
+def test_the_committed_table_is_this_codes_and_every_claim_holds() -> None:
+    """`kvbench validate` printed results/validation/verdicts.md (20,000 experiments a cell)."""
+    text = (Path(__file__).parents[2] / "results/validation/verdicts.md").read_text()
+    claims = [line for line in text.splitlines() if line.endswith(("| yes |", "| NO |"))]
+    assert len(claims) == len(validation.CLAIMS)
+    for line, claim in zip(claims, validation.CLAIMS, strict=True):
+        assert line.startswith(f"| {claim.text} |") and line.endswith("| yes |")
+    # The same seeds give the same rows: compare one cheap cell in full.
+    (row,) = [r for r in validation.false_positives(20_000) if r.design == "pairs"][:1]
+    assert validation.markdown([row], [], 20_000).splitlines()[-1] in text
+
+
+def test_a_claim_that_does_not_hold_is_seen() -> None:
+    world = World(drift="linear")
+    rates = simulate(world, 6, 1000, 1, "AAAABBBB + Welch")
+    row = validation.Row("blocks", 6, world, rates)
+    (finding,) = [
+        validation.Finding(claim, claim.value(rates), claim.value(rates))
+        for claim in validation.CLAIMS[:1]
+        if claim.about(row)
+    ]
+    assert not finding.holds
