@@ -9,6 +9,18 @@ from kvbench.errors import UsageError
 
 LayerKind = Literal["attention", "recurrent"]
 
+# Far above any model there is: what a damaged file or a typing error must not get past.
+_RANGES = {
+    "n_layers": (1, 10_000),
+    "d_model": (1, 1 << 24),
+    "n_heads": (1, 1 << 16),
+    "n_kv_heads": (1, 1 << 16),
+    "head_dim": (1, 1 << 16),
+    "d_ff": (1, 1 << 24),
+    "vocab_size": (2, 1 << 26),
+    "context": (1, 1 << 31),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
@@ -42,10 +54,9 @@ class ModelConfig:
     """The output head is the embedding."""
 
     def __post_init__(self) -> None:
-        for name in ("n_layers", "d_model", "n_heads", "n_kv_heads", "head_dim", "d_ff"):
-            self._require(getattr(self, name) >= 1, f"{name} = {getattr(self, name)}: at least 1")
-        self._require(self.vocab_size >= 2, f"vocab_size = {self.vocab_size}: at least 2")
-        self._require(self.context >= 1, f"context = {self.context}: at least 1")
+        for name, (least, most) in _RANGES.items():
+            value = getattr(self, name)
+            self._require(least <= value <= most, f"{name} = {value}: from {least} to {most}")
         self._require(
             self.n_heads % self.n_kv_heads == 0,
             f"n_heads = {self.n_heads} is not a multiple of n_kv_heads = {self.n_kv_heads}",

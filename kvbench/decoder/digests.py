@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import time
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def remembered_digest(path: Path) -> str:
     note = cache_root() / "digests" / _key(path, before)
     try:
         text = note.read_text(encoding="ascii")
-        if len(text) == 64:
+        if re.fullmatch("[0-9a-f]{64}", text):
             return text
     except (OSError, UnicodeDecodeError):
         pass  # not remembered yet, or unreadable: computed anew either way

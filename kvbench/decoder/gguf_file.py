@@ -7,19 +7,21 @@ hence ``rope_interleaved`` is true and the rows are used as they lie.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kvbench.decoder.config import ModelConfig
+from kvbench.decoder.gguf_header import check_header
 from kvbench.decoder.weights import Array
 from kvbench.errors import UsageError
 
 ARCHITECTURE = "llama"
 
-# What gguf's reader raises on a file that is cut short or not GGUF at all.
-_DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError, AttributeError, MemoryError)
+# What gguf's reader raises on content that has the right structure and is nonsense.
+_DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError)
 
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "attn_norm": ("attn_norm.weight",),
@@ -50,6 +52,7 @@ class GgufFile:
         self.path = path
         if not path.is_file():
             raise UsageError(f"model {path}: no such file")
+        check_header(path)
         try:
             reader = gguf.GGUFReader(path)
             self.fields: dict[str, Any] = {k: f.contents() for k, f in reader.fields.items()}
@@ -83,8 +86,8 @@ class GgufFile:
         if embedding is None:
             raise UsageError(f"model {self.path}: has no tensor {_WHOLE['embed']}")
         rope_dim = self._count("rope.dimension_count", head_dim)
-        return ModelConfig(
-            name=str(self.fields.get("general.name") or self.path.stem),
+        config = ModelConfig(
+            name=str(self.path),
             n_layers=self._count("block_count"),
             d_model=d_model,
             n_heads=heads,
@@ -100,6 +103,7 @@ class GgufFile:
             rope_factors=self._rope_factors(rope_dim),
             tied=_WHOLE["head"] not in self._tensors,
         )
+        return replace(config, name=str(self.fields.get("general.name") or self.path.stem))
 
     def _rope_factors(self, rope_dim: int) -> tuple[float, ...]:
         kind = self.fields.get(f"{ARCHITECTURE}.rope.scaling.type", "none")

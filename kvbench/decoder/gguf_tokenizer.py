@@ -105,17 +105,44 @@ def read_tokenizer(fields: Mapping[str, Any], source: str, target: Path) -> dict
         return None
     if model != "gpt2":
         raise UsageError(f"model {source}: tokenizer {model!r} is not supported; allowed: 'gpt2'")
-    tokens: list[str] = fields["tokenizer.ggml.tokens"]
+    tokens = _list(fields, source, "tokens")
     kinds: list[int] = fields.get("tokenizer.ggml.token_type") or [1] * len(tokens)
+    merges = _list(fields, source, "merges")
+    _require_sense(source, tokens, kinds, merges)
     pre = fields.get("tokenizer.ggml.pre", "")
     if pre not in PRE_TOKENIZERS:
         allowed = ", ".join(PRE_TOKENIZERS)
         raise UsageError(
             f"model {source}: pre-tokenizer {pre!r} is not supported; allowed: {allowed}"
         )
-    engine = _byte_level_bpe(tokens, kinds, fields["tokenizer.ggml.merges"], pre)
+    engine = _byte_level_bpe(tokens, kinds, merges, pre)
     target.write_text(engine.to_str(), encoding="utf-8")
     return _facts(fields, tokens, kinds)
+
+
+def _list(fields: Mapping[str, Any], source: str, name: str) -> list[str]:
+    key = f"tokenizer.ggml.{name}"
+    value = fields.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise UsageError(f"model {source}: {key} is not a list of strings")
+    return value
+
+
+def _require_sense(source: str, tokens: list[str], kinds: list[int], merges: list[str]) -> None:
+    """The three lists fit together; a tokenizer that drops what does not would change texts."""
+    known = set(tokens)
+    if len(known) != len(tokens):
+        twice = next(token for i, token in enumerate(tokens) if token in tokens[:i])
+        raise UsageError(f"model {source}: token {twice!r} is in the vocabulary twice")
+    if len(kinds) != len(tokens):
+        raise UsageError(
+            f"model {source}: tokenizer.ggml.token_type has {len(kinds)} entries for"
+            f" {len(tokens)} tokens"
+        )
+    for merge in merges:
+        left, right = _pair(merge)
+        if not right or not {left, right, left + right} <= known:
+            raise UsageError(f"model {source}: merge {merge!r} is not of tokens of the vocabulary")
 
 
 def _byte_level_bpe(tokens: list[str], kinds: list[int], merges: list[str], pre: str) -> Engine:

@@ -102,18 +102,16 @@ def parse(ref: str) -> tuple[ModelConfig, int]:
         else:
             allowed = ", ".join([*_KEYS, "attention_every", "seed"])
             raise SettingError("model", ref, f"{key!r} is unknown; keys are {allowed}", "model")
-    n_layers = changes.get("n_layers", config.n_layers)
-    kinds = config.layer_kinds
-    if every is not None:
-        kinds = _hybrid(n_layers, every)
-    elif n_layers != config.n_layers:
-        kinds = tuple(kinds[i % len(kinds)] for i in range(n_layers))
     rope_dim = min(config.rope_dim, changes.get("head_dim", config.head_dim))
-    if config.rope_dim == config.head_dim:
-        rope_dim = 0
-    fields = asdict(config) | changes
-    fields |= {"name": ref.removeprefix(PREFIX), "layer_kinds": kinds, "rope_dim": rope_dim}
-    return ModelConfig(**fields), seed
+    fields = asdict(config) | changes | {"name": ref.removeprefix(PREFIX), "layer_kinds": ()}
+    fields["rope_dim"] = 0 if config.rope_dim == config.head_dim else rope_dim
+    # Ranges are checked here, before anything is made whose size follows from them.
+    shaped = ModelConfig(**fields)
+    if every is not None:
+        return replace(shaped, layer_kinds=_hybrid(shaped.n_layers, every)), seed
+    kinds = config.layer_kinds
+    repeated = tuple(kinds[i % len(kinds)] for i in range(shaped.n_layers))
+    return replace(shaped, layer_kinds=repeated), seed
 
 
 def _whole_number(ref: str, key: str, text: str) -> int:
