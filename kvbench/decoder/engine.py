@@ -68,7 +68,7 @@ class Engine:
     waits: WaitPattern = field(init=False)
     _graphs: dict[Hashable, _Captured] = field(init=False)
     _batches: dict[Hashable, Batch] = field(init=False)
-    _events: dict[str, Event] = field(init=False)
+    _events: dict[str, tuple[Device, Event]] = field(init=False)
     _readback: Readback = field(init=False)
     _uploads: list[Upload] = field(init=False)
 
@@ -350,9 +350,10 @@ class Engine:
         """What ``stage`` computes next follows what ``before`` was given so far."""
         name = f"{before.device.name}>{stage.device.name}"
         if name not in self._events:
-            self._events[name] = before.device.event(name)
-        before.device.record(before.compute, self._events[name])
-        stage.device.wait(stage.compute, self._events[name], "hand_over")
+            self._events[name] = (before.device, before.device.event(name))
+        _, event = self._events[name]
+        before.device.record(before.compute, event)
+        stage.device.wait(stage.compute, event, "hand_over")
 
     # ------------------------------------------------------------ captured graphs
     def _launch(self, batch: Batch, geometry: Geometry, after: Next | None) -> None:
@@ -412,6 +413,8 @@ class Engine:
 
     def _upload(self, batch: Batch, rows: Sequence[Row], tokens: Tokens | None) -> None:
         ends = [g.start + g.size - 1 for g in batch.groups]
+        for stage in self.stages[:-1]:  # which may still be copying the last stage's state
+            self._behind(self.stages[-1], stage)
         for upload in self._uploads:
             upload.rows(rows, tokens, ends)
 
@@ -473,8 +476,8 @@ class Engine:
                 upload.close()
             for stage in self.stages:
                 stage.close()
-            for event in self._events.values():
-                self.devices[0].drop_event(event)
+            for device, event in self._events.values():
+                device.drop_event(event)
             self._events.clear()
         finally:
             self._end_devices()

@@ -17,7 +17,7 @@ import numpy as np
 
 from kvbench.decoder import snapshot
 from kvbench.decoder.engine import Engine
-from kvbench.decoder.faults import hooks_for
+from kvbench.decoder.faults import DelayHooks
 from kvbench.decoder.history import extract, insert
 from kvbench.decoder.model import Model
 from kvbench.decoder.readback import StepOutput
@@ -28,7 +28,6 @@ from kvbench.device.races import check
 from kvbench.device.ranges import Measured
 from kvbench.errors import UsageError
 from kvbench.records import Result
-from kvbench.transport.hooks import TransportHooks
 
 Top2 = tuple[int, float, int, float]
 
@@ -106,7 +105,7 @@ def run_task(
     settings: DecoderSettings,
     task: DecodeTask,
     *,
-    hooks: TransportHooks | None = None,
+    hooks: DelayHooks | None = None,
     picker: Picker | None = None,
     device_bytes: int | None = None,
 ) -> DecodeRun:
@@ -122,7 +121,7 @@ def run_task(
         settings,
         len(task.prompts),
         capacity,
-        hooks=hooks or hooks_for(settings),
+        hooks=hooks,
         log=log,
         picker=picker,
         device_bytes=device_bytes,

@@ -146,7 +146,8 @@ class Device(ABC):
                 f"{self.free_bytes()} are free"
             )
         buffer = Buffer(f"{self.name}/{name}", space, nbytes, pinned=pinned and space == "host")
-        buffer.raw = self._alloc(buffer, fill=0xFF if self.poison and not clear else 0)
+        clear = not self.poison or (clear and self.hooks.clears(name))
+        buffer.raw = self._alloc(buffer, fill=0 if clear else 0xFF)
         self.used_bytes[space] += nbytes
         self.peak_bytes[space] = max(self.peak_bytes[space], self.used_bytes[space])
         if self.log is not None:
@@ -223,6 +224,7 @@ class Device(ABC):
         """Queue a copy between two spans of equal shape; 2D where ``count`` > 1."""
         if (dst.length, dst.count) != (src.length, src.count):
             raise DeviceError(f"copy {src.describe()} -> {dst.describe()}: shapes differ")
+        dst, src = self.hooks.copy_spans(dst, src, site, split)
         if dst.length == 0:
             return
         op = Op(
@@ -244,6 +246,8 @@ class Device(ABC):
         self.calls["event_record"] += 1
         with self.context.acquire(queue.name, queue.native, "record"):
             record = Record(queue.name)
+            if not self.hooks.keep_record(queue.name, event.name):
+                return record
             event.latest = record
             if self._capture is not None:
                 record.graph = self._capture.number
@@ -257,7 +261,7 @@ class Device(ABC):
 
     def wait(self, queue: Queue, event: Event, site: str) -> None:
         """Make later work of ``queue`` wait for the latest record of ``event`` (H21)."""
-        if not self.hooks.keep_wait(queue.name, site):
+        if not self.hooks.keep_wait(queue.name, site, event.name):
             return
         self.calls["event_wait"] += 1
         record = event.latest

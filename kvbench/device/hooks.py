@@ -6,18 +6,31 @@ object that drops a wait, alters an operation or delays it; the default does non
 
 from __future__ import annotations
 
+from kvbench.device.memory import Span
 from kvbench.device.ops import Op
 
 
 class Hooks:
     """The neutral hooks: every wait is made, every operation runs as submitted, without delay."""
 
-    def keep_wait(self, queue: str, site: str) -> bool:
-        """Whether ``queue`` really waits at ``site`` ("ready", "release", "boundary", ...)."""
+    def keep_wait(self, queue: str, site: str, event: str) -> bool:
+        """Whether ``queue`` really waits for ``event`` at ``site`` ("ready", "release", ...)."""
+        return True
+
+    def keep_record(self, queue: str, event: str) -> bool:
+        """Whether ``event`` is really recorded on ``queue``."""
         return True
 
     def keep_sync(self, queue: str, site: str) -> bool:
         """Whether the host really waits for ``queue`` at ``site``."""
+        return True
+
+    def copy_spans(self, dst: Span, src: Span, site: str, split: int) -> tuple[Span, Span]:
+        """The spans to copy between in place of ``dst`` and ``src``."""
+        return dst, src
+
+    def clears(self, buffer: str) -> bool:
+        """Whether fresh memory that should be cleared really is (T5)."""
         return True
 
     def alter(self, op: Op, queue: str) -> Op:

@@ -131,22 +131,26 @@ class Kernels(ABC):
         """``full_rows``: rows of the longest stream. ``audit``: fold every byte read (METHOD)."""
         self.device, self.shapes, self.weights, self.codec = device, shapes, weights, codec
         self.full_rows, self.audit = full_rows, audit
-        heads, dim = shapes.n_heads, shapes.head_dim
-        self.state = device.alloc("state", MAX_ROWS * STATE_COLUMNS * 4)
-        self.x = device.alloc("x", MAX_ROWS * shapes.d_model * 4)
-        self.q = device.alloc("q", MAX_ROWS * heads * dim * 4)
-        self.rows = device.alloc("rows", MAX_ROWS * 2 * codec.pitch)
-        self.mixed = device.alloc("mixed", MAX_ROWS * max(heads * dim, shapes.d_model) * 4)
-        self.logits = device.alloc("logits", MAX_DECODE_ROWS * shapes.vocab * 4)
-        self.chosen = device.alloc("chosen", MAX_DECODE_ROWS * 4)
-        self.sums = device.alloc("sums", MAX_ROWS * 8)
+        heads, dim, d = shapes.n_heads, shapes.head_dim, shapes.d_model
+        self.state = self._alloc("state", MAX_ROWS * STATE_COLUMNS * 4)
+        self.x = self._alloc("x", MAX_ROWS * d * 4)
+        self.q = self._alloc("q", MAX_ROWS * heads * dim * 4)
+        self.rows = self._alloc("rows", MAX_ROWS * 2 * codec.pitch)
+        self.mixed = self._alloc("mixed", MAX_ROWS * max(heads * dim, d) * 4)
+        self.logits = self._alloc("logits", MAX_DECODE_ROWS * shapes.vocab * 4)
+        self.chosen = self._alloc("chosen", MAX_DECODE_ROWS * 4)
+        self.sums = self._alloc("sums", MAX_ROWS * 8)
         self.cells: Buffer | None = None
         """[MAX_ROWS, full_rows] int32, unified caches only: the cells a row attends to."""
+
+    def _alloc(self, name: str, nbytes: int) -> Buffer:
+        """Working memory: every byte is written before it is read, so it is not cleared."""
+        return self.device.alloc(name, nbytes, clear=False)
 
     def with_cells(self) -> Buffer:
         """Allocate the cell lists that a unified cache needs."""
         if self.cells is None:
-            self.cells = self.device.alloc("cells", MAX_ROWS * self.full_rows * 4)
+            self.cells = self._alloc("cells", MAX_ROWS * self.full_rows * 4)
         return self.cells
 
     def buffers(self) -> list[Buffer]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from kvbench.device.hooks import Hooks
+from kvbench.device.kernels import View
 from kvbench.transport.plan import Plan
 from kvbench.transport.window import Geometry
 
@@ -18,18 +21,26 @@ class TransportHooks(Hooks):
         """The stable rows to believe in, in place of ``rows``."""
         return rows
 
-    def geometry(self, geometry: Geometry) -> Geometry:
-        """The geometry to plan for, in place of the graph's."""
-        return geometry
+    def next_geometry(self, after: Geometry, now: Geometry) -> Geometry:
+        """The geometry to deliver ahead for, in place of the next graph's ``after``."""
+        return after
 
     def carry_valid(self, valid: bool) -> bool:
         """Whether to use a carried delivery that was found (in)valid."""
         return valid
 
-    def drains(self, reason: str) -> bool:
-        """Whether the host waits for readers in flight before it rewrites memory (T17)."""
-        return True
+    def carried(self, made: int, depth: int) -> int:
+        """How many first deliveries to believe made, in place of ``made``."""
+        return made
 
-    def clears_ring(self) -> bool:
-        """Whether a fresh ring is cleared (T5)."""
+    def view(self, view: View, split: int, slot_bytes: int) -> View:
+        """The window that the consumer reads, in place of ``view``."""
+        return view
+
+    def graph_key(self, key: Hashable, geometry: Geometry) -> Hashable:
+        """What decides whether a captured graph fits, in place of ``key``."""
+        return key
+
+    def drains(self, reason: str) -> bool:
+        """Whether the host waits for work in flight before it touches its memory (T17)."""
         return True

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from kvbench.device.api import Device, Event, Queue
 from kvbench.device.kernels import View
 from kvbench.device.memory import Buffer, Span
-from kvbench.errors import DeviceError
+from kvbench.errors import DeviceError, OutOfDeviceMemory
 from kvbench.transport import budget
 from kvbench.transport.budget import Decline
 from kvbench.transport.hooks import TransportHooks
@@ -108,7 +108,7 @@ class Pipeline:
         """Plan this graph. ``after``: the next graph, if known. Queues nothing but a ring's end."""
         self._generation += 1
         self.telemetry.graphs += 1
-        self.geometry = geometry = self.hooks.geometry(geometry)
+        self.geometry = geometry
         self.plan, self._next, self._carried = None, None, 0
         if not self.storages:
             return
@@ -163,7 +163,9 @@ class Pipeline:
             self._look_ahead(split)
         self.order.after(self.compute, ring.ready[delivery.slot], "ready")
         try:
-            yield packed_view(ring.buffer, ring.base(delivery.slot), self.geometry, pitch)
+            base = ring.base(delivery.slot)
+            view = packed_view(ring.buffer, base, self.geometry, pitch)
+            yield self.hooks.view(view, split, ring.slot_bytes)
         finally:
             ring.release[delivery.slot] = self.order.mark(
                 self.compute, ring.release_events[delivery.slot]
@@ -198,11 +200,13 @@ class Pipeline:
     # ----------------------------------------------------------- captured graphs
     def key(self) -> Hashable:
         """What a captured graph of this plan has baked in: equal keys may share a capture."""
+        assert self.geometry is not None
         if self.plan is None:
-            return self.geometry
+            return self.hooks.graph_key(self.geometry, self.geometry)
         ring, _ = self._staged()
         following = self._next.deliveries[: self._depth] if self._next is not None else ()
-        return (ring.buffer.id, self.plan.deliveries, self._carried, following)
+        key = (ring.buffer.id, self.plan.deliveries, self._carried, following)
+        return self.hooks.graph_key(key, self.geometry)
 
     def settle(self) -> None:
         """Before a launch: the compute queue is behind every delivery made outside the graph."""
@@ -247,10 +251,11 @@ class Pipeline:
     # -------------------------------------------------------- around the graphs
     def drain(self, reason: str) -> None:
         """Wait on the host for every reader and writer in flight, and drop a carry (T17, H13)."""
-        if self.hooks.drains(reason):
-            self.device.synchronize(self.compute, reason)
-            if self.transfer is not None:
-                self.device.synchronize(self.transfer, reason)
+        if not self.hooks.drains(reason):
+            return
+        self.device.synchronize(self.compute, reason)
+        if self.transfer is not None:
+            self.device.synchronize(self.transfer, reason)
         self._discard(reason)
 
     def close(self) -> None:
@@ -269,6 +274,7 @@ class Pipeline:
 
     # ----------------------------------------------------------------- planning
     def _plan(self, geometry: Geometry, prefix: StablePrefix, phase: int) -> Plan:
+        prefix = prefix.seen_by(self.hooks.prefix)
         return self.hooks.plan(
             build(
                 generation=self._generation,
@@ -283,14 +289,15 @@ class Pipeline:
 
     def _plan_next(self, after: Next) -> Plan | None:
         assert self.ring is not None and self.plan is not None
-        if after.geometry.window_bytes(self.plan.pitch) > self.ring.slot_bytes:
+        geometry = self.hooks.next_geometry(after.geometry, self.plan.geometry)
+        if geometry.window_bytes(self.plan.pitch) > self.ring.slot_bytes:
             self.telemetry.stops["next window outgrows the slot"] += 1
             return None
         prefix = StablePrefix(self.prefix.streams, self.prefix.stride, self.prefix.epoch)
         for stream, rows in zip(after.geometry.active, after.prefix, strict=True):
             prefix.refresh(stream, rows)
         phase = (self.plan.deliveries[0].slot + len(self.storages)) % self.ring.n_slots
-        return self._plan(after.geometry, prefix, phase)
+        return self._plan(geometry, prefix, phase)
 
     def _cursor(self) -> int:
         assert self.ring is not None
@@ -301,7 +308,7 @@ class Pipeline:
         assert self.plan is not None
         carry = self.carry
         if carry is None:
-            return 0
+            return self.hooks.carried(0, self._depth)
         ahead = self.plan.deliveries[: len(carry.deliveries)]
         valid = carry.epoch == self.prefix.epoch and ahead == carry.deliveries
         if not self.hooks.carry_valid(valid):
@@ -407,7 +414,7 @@ class Pipeline:
             return short
         try:
             self._queue()
-            self.ring = open_ring(self.device, n_slots, size, clear=self.hooks.clears_ring())
+            self.ring = open_ring(self.device, n_slots, size)
         except DeviceError as error:
             return Decline("allocation", str(error))
         self.telemetry.rings += 1
@@ -464,7 +471,13 @@ class Pipeline:
         if self._scratch is not None:
             self.device.synchronize(self.compute, "grow")
             self.device.free(self._scratch)
-        self._scratch = self.device.alloc("window", size)
+            self._scratch = None
+        try:
+            self._scratch = self.device.alloc("window", size, clear=False)
+        except OutOfDeviceMemory:
+            if not self.give_up_rings():
+                raise
+            self._scratch = self.device.alloc("window", size, clear=False)
 
 
 def _source(storage: Storage, part: Range) -> Span:

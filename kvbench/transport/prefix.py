@@ -7,6 +7,7 @@ many, and says nothing about the next graph (T4).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 
@@ -38,3 +39,9 @@ class StablePrefix:
     def within(self, stream: int, rows: int) -> int:
         """The early rows of a view of ``rows`` rows: clamped to one stream of it (T2)."""
         return min(self.rows[stream], rows)
+
+    def seen_by(self, belief: Callable[[int, int], int]) -> StablePrefix:
+        """A copy in which ``belief(stream, rows)`` has had its say (planted faults)."""
+        copy = StablePrefix(self.streams, self.stride, self.epoch)
+        copy.rows = [belief(stream, rows) for stream, rows in enumerate(self.rows)]
+        return copy

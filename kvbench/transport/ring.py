@@ -42,7 +42,7 @@ class Ring:
         self.release = [mark] * self.n_slots
 
 
-def open_ring(device: Device, n_slots: int, slot_bytes: int, *, clear: bool) -> Ring:
+def open_ring(device: Device, n_slots: int, slot_bytes: int) -> Ring:
     """Allocate a ring, or nothing at all: what was created before a failure is given back.
 
     Raises OutOfDeviceMemory or DeviceError with the step that failed.
@@ -52,7 +52,7 @@ def open_ring(device: Device, n_slots: int, slot_bytes: int, *, clear: bool) -> 
     try:
         if device.hooks.fail("ring"):
             raise OutOfDeviceMemory(f"{device.name}: no memory for the ring")
-        buffer = device.alloc("ring", n_slots * slot_bytes, clear=clear)
+        buffer = device.alloc("ring", n_slots * slot_bytes)
         for i in range(n_slots):
             events.append(device.event(f"ready{i}"))
             events.append(device.event(f"release{i}"))

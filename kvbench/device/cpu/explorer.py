@@ -89,7 +89,10 @@ class Schedule:
         item = self.items[self.picker.pick(runnable)].popleft()
         self.steps += 1
         if item.op is not None:
-            item.op.run(None)
+            try:
+                item.op.run(None)
+            except Exception as error:  # noqa: BLE001 - as on a device, work fails the run
+                raise DeviceError(f"{item.op.label}: {error}") from error
         if item.opens:
             self.done.add(item.opens)
         if item.entry is not None:

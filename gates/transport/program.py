@@ -1,0 +1,149 @@
+"""Programs: sequences of engine calls whose outputs must not depend on transport or schedule."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kvbench.decoder.engine import Engine
+from kvbench.decoder.history import extract, insert
+from kvbench.decoder.readback import StepOutput
+
+
+@dataclass(frozen=True, slots=True)
+class Prefill:
+    """``count`` prompt tokens for one sequence, in tiles."""
+
+    sequence: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """``count`` greedy steps of several sequences at once."""
+
+    sequences: tuple[int, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """One graph with decode rows and a prompt tile of another sequence."""
+
+    decode: tuple[int, ...]
+    sequence: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """Drop ``discard`` positions after ``keep`` and close up."""
+
+    sequence: int
+    keep: int
+    discard: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """Forget the last ``count`` positions."""
+
+    sequence: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Empty one sequence."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """Empty the cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class SaveLoad:
+    """Save a sequence's state, empty it and load the state again."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class FreeMemory:
+    """Device memory left beside what is in use from now on, in MiB (None: without bound)."""
+
+    mib: float | None
+
+
+Step = Prefill | Decode | Mixed | Shift | Truncate | Reset | Clear | SaveLoad | FreeMemory
+Program = Sequence[Step]
+
+
+@dataclass(slots=True)
+class Digest:
+    """Hash of everything that came out, and the tokens for people to read."""
+
+    tokens: list[list[int]] = field(default_factory=list)
+    _state: "hashlib.blake2b" = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+
+    def __call__(self, step: StepOutput) -> None:
+        """Take in one step's outputs: logits, tokens and audit sums, all bytes."""
+        self._state.update(step.logits.tobytes())
+        self._state.update(step.tokens.tobytes())
+        self._state.update(step.sums.tobytes())
+        self.tokens.append(step.tokens.tolist())
+
+    def hexdigest(self) -> str:
+        """So far."""
+        return self._state.hexdigest()
+
+
+def execute(engine: Engine, program: Program, digest: Digest, *, seed: int = 0) -> None:
+    """Run ``program``; prompt tokens are drawn from ``seed``, the same whatever the settings."""
+    random = np.random.default_rng(seed)
+    vocabulary = engine.model.config.vocab_size
+    feed = {s: 1 + s for s in range(engine.sequences)}
+
+    def draw(count: int) -> list[int]:
+        return [int(t) for t in random.integers(0, vocabulary, count)]
+
+    def last(step: StepOutput, sequences: Sequence[int]) -> None:
+        digest(step)
+        for sequence, token in zip(sequences, step.tokens.tolist(), strict=True):
+            feed[sequence] = token
+
+    for step in program:
+        match step:
+            case Prefill(sequence, count):
+                engine.prefill(sequence, draw(count))
+            case Decode(sequences, count):
+                order = sorted(sequences)
+                engine.generate(
+                    {s: feed[s] for s in order}, count, lambda out, o=order: last(out, o)
+                )
+            case Mixed(decode, sequence, count):
+                order = sorted(decode)
+                out = engine.mixed({s: feed[s] for s in order}, sequence, draw(count))
+                last(out, order)
+            case Shift(sequence, keep, discard):
+                engine.shift(sequence, keep, discard)
+            case Truncate(sequence, count):
+                engine.truncate(sequence, engine.cache.length(sequence) - count)
+            case Reset(sequence):
+                engine.reset(sequence)
+            case Clear():
+                engine.clear()
+            case SaveLoad(sequence):
+                kept = extract(engine, sequence)
+                engine.reset(sequence)
+                insert(engine, sequence, kept)
+            case FreeMemory(mib):
+                for device in engine.devices:
+                    used = device.used_bytes["device"]
+                    device.capacity = None if mib is None else used + int(mib * (1 << 20))
