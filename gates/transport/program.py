@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
 from kvbench.decoder.engine import Engine
 from kvbench.decoder.history import extract, insert
 from kvbench.decoder.readback import StepOutput
+from kvbench.decoder.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +29,8 @@ class Decode:
 
     sequences: tuple[int, ...]
     count: int
+    more: bool = False
+    """Whether a look-ahead is left in flight, as when a stop is found late (H10)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +72,15 @@ class Clear:
 
 
 @dataclass(frozen=True, slots=True)
-class SaveLoad:
-    """Save a sequence's state, empty it and load the state again."""
+class Save:
+    """Keep a copy of a sequence's state."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Empty a sequence and load its kept state."""
 
     sequence: int
 
@@ -81,7 +92,7 @@ class FreeMemory:
     mib: float | None
 
 
-Step = Prefill | Decode | Mixed | Shift | Truncate | Reset | Clear | SaveLoad | FreeMemory
+Step = Prefill | Decode | Mixed | Shift | Truncate | Reset | Clear | Save | Load | FreeMemory
 Program = Sequence[Step]
 
 
@@ -90,7 +101,7 @@ class Digest:
     """Hash of everything that came out, and the tokens for people to read."""
 
     tokens: list[list[int]] = field(default_factory=list)
-    _state: "hashlib.blake2b" = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
+    _state: hashlib.blake2b = field(default_factory=lambda: hashlib.blake2b(digest_size=16))
 
     def __call__(self, step: StepOutput) -> None:
         """Take in one step's outputs: logits, tokens and audit sums, all bytes."""
@@ -108,6 +119,7 @@ def execute(engine: Engine, program: Program, digest: Digest, *, seed: int = 0) 
     """Run ``program``; prompt tokens are drawn from ``seed``, the same whatever the settings."""
     random = np.random.default_rng(seed)
     vocabulary = engine.model.config.vocab_size
+    kept: dict[int, Snapshot] = {}
     feed = {s: 1 + s for s in range(engine.sequences)}
 
     def draw(count: int) -> list[int]:
@@ -115,17 +127,16 @@ def execute(engine: Engine, program: Program, digest: Digest, *, seed: int = 0) 
 
     def last(step: StepOutput, sequences: Sequence[int]) -> None:
         digest(step)
-        for sequence, token in zip(sequences, step.tokens.tolist(), strict=True):
-            feed[sequence] = token
+        feed.update(zip(sequences, step.tokens.tolist(), strict=True))
 
     for step in program:
         match step:
             case Prefill(sequence, count):
                 engine.prefill(sequence, draw(count))
-            case Decode(sequences, count):
+            case Decode(sequences, count, more):
                 order = sorted(sequences)
                 engine.generate(
-                    {s: feed[s] for s in order}, count, lambda out, o=order: last(out, o)
+                    {s: feed[s] for s in order}, count, partial(last, sequences=order), more=more
                 )
             case Mixed(decode, sequence, count):
                 order = sorted(decode)
@@ -139,10 +150,11 @@ def execute(engine: Engine, program: Program, digest: Digest, *, seed: int = 0) 
                 engine.reset(sequence)
             case Clear():
                 engine.clear()
-            case SaveLoad(sequence):
-                kept = extract(engine, sequence)
+            case Save(sequence):
+                kept[sequence] = extract(engine, sequence)
+            case Load(sequence):
                 engine.reset(sequence)
-                insert(engine, sequence, kept)
+                insert(engine, sequence, kept[sequence])
             case FreeMemory(mib):
                 for device in engine.devices:
                     used = device.used_bytes["device"]

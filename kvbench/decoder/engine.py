@@ -67,6 +67,7 @@ class Engine:
     cache: KVCache = field(init=False)
     waits: WaitPattern = field(init=False)
     _graphs: dict[Hashable, _Captured] = field(init=False)
+    _seen: set[Hashable] = field(init=False)
     _batches: dict[Hashable, Batch] = field(init=False)
     _events: dict[str, tuple[Device, Event]] = field(init=False)
     _readback: Readback = field(init=False)
@@ -90,7 +91,7 @@ class Engine:
         self.cache = KVCache(
             self.sequences, rows, codec.pitch, unified=settings.unified, row_multiple=multiple
         )
-        self._graphs, self._batches, self._events = {}, {}, {}
+        self._graphs, self._batches, self._events, self._seen = {}, {}, {}, set()
         self.stages = []
         self.waits = WaitPattern(settings.waits, self.stages)
         self.devices = open_devices(
@@ -141,13 +142,15 @@ class Engine:
         *,
         teacher: dict[int, Sequence[int]] | None = None,
         stop: Callable[[], bool] | None = None,
+        more: bool = False,
     ) -> int:
         """``n`` steps of every sequence in ``feed`` (sequence to its next input token).
 
         ``sink`` sees each step's outputs, rows in ascending order of sequence. With ``teacher``
         (the tokens to feed after the first) the model is forced along them. Once ``stop`` is true
         after a sink no more steps are issued; as many as were are returned: rows beyond the last
-        one that the sink saw are in the cache and may still be in flight (H10).
+        one that the sink saw are in the cache and may still be in flight (H10). ``more``: the
+        caller may go on, so the look-ahead reaches past the last step.
         """
         order = sorted(feed)
         groups = tuple(Group(i, 1, False) for i in range(len(order)))
@@ -160,7 +163,7 @@ class Engine:
                 self.waits.at(BEFORE)
                 rows = self.cache.append([(s, 1) for s in order])
                 self._feed(batch, rows, t, feed, teacher)
-                following = self.cache.following(rows) if t + 1 < n else None
+                following = self.cache.following(rows) if more or t + 1 < n else None
                 self._step(batch, rows, Next(*following) if following else None, advance=True)
                 self._readback.push(t, batch.outputs)
                 if t >= lag:
@@ -310,6 +313,9 @@ class Engine:
     ) -> None:
         """Queue every operation of the graph, one by one."""
         self._prepare(geometry, after)
+        self._issue(batch, advance=advance)
+
+    def _issue(self, batch: Batch, *, advance: bool) -> None:
         for stage in self.stages:
             stage.pipeline.prime()
         self._forward(batch, advance=advance)
@@ -357,12 +363,16 @@ class Engine:
 
     # ------------------------------------------------------------ captured graphs
     def _launch(self, batch: Batch, geometry: Geometry, after: Next | None) -> None:
-        """Launch this token's graph, captured now if no earlier capture fits (H1, H6, H15)."""
+        """Launch this token's graph, captured the second time its shape comes (H1, H6, H15)."""
         (stage,) = self.stages
         pipeline = stage.pipeline
         self._prepare(geometry, after)
         key = (batch.groups, batch.outputs, pipeline.key())
         captured = self._graphs.get(key)
+        if captured is None and key not in self._seen:
+            self._seen.add(key)  # the first time it runs eagerly: many shapes come only once
+            self._issue(batch, advance=True)
+            return
         if captured is None:
             try:
                 captured = self._capture(stage, batch)
@@ -402,6 +412,7 @@ class Engine:
         for old in self._graphs.values():
             stage.device.drop_graph(old.graph)
         self._graphs.clear()
+        self._seen.clear()
 
     # ------------------------------------------------------------------- details
     def _batch(self, groups: tuple[Group, ...], outputs: tuple[int, ...]) -> Batch:

@@ -17,7 +17,7 @@ import numpy as np
 
 from kvbench.decoder import snapshot
 from kvbench.decoder.engine import Engine
-from kvbench.decoder.faults import DelayHooks
+from kvbench.decoder.faults import DelayHooks, hooks_for
 from kvbench.decoder.history import extract, insert
 from kvbench.decoder.model import Model
 from kvbench.decoder.readback import StepOutput
@@ -115,7 +115,9 @@ def run_task(
     longest = max(len(p) for p in task.prompts)
     capacity = settings.context or longest + steps
     log = OpLog() if settings.record else None
-    started = [_history(model, p[:-1], settings) if task.snapshots else None for p in task.prompts]
+    hooks = hooks or hooks_for(settings)
+    served = [task.prompts[hooks.history_of(i)][:-1] for i in range(len(task.prompts))]
+    started = [_history(model, p, settings) if task.snapshots else None for p in served]
     engine = Engine(
         model,
         settings,

@@ -13,7 +13,7 @@ from kvbench.decoder.settings import DecoderSettings
 from kvbench.device.api import Device
 from kvbench.device.kernels import Batch
 from kvbench.device.kvtypes import KVType
-from kvbench.device.memory import Buffer, Span
+from kvbench.device.memory import Buffer, Space, Span
 from kvbench.transport.hooks import TransportHooks
 from kvbench.transport.pipeline import Pipeline
 from kvbench.transport.window import Storage, resident_view
@@ -59,6 +59,7 @@ class Stage:
         if cache.unified:
             self.kernels.with_cells()
         self._owned: list[Buffer] = []
+        self._state_window: Buffer | None = None
         self.layers: list[AttentionLayer | RecurrentLayer] = []
         attention = [i for i, kind in enumerate(config.layer_kinds) if kind == "attention"]
         kept = set(attention if settings.resident else attention[: settings.device_layers])
@@ -129,26 +130,25 @@ class Stage:
     def _storage(self, layer: int, *, resident: bool) -> Storage:
         cache = self.cache
         nbytes = 2 * cache.streams * cache.rows * cache.pitch
-        buffer = self.device.alloc(
-            f"kv{layer}",
-            nbytes,
-            "device" if resident else "host",
-            pinned=self.settings.pinned,
-        )
-        self._owned.append(buffer)
+        buffer = self._own(f"kv{layer}", nbytes, "device" if resident else "host")
         storage = Storage(buffer, cache.streams, cache.rows, cache.pitch)
         cache.storages.append(storage)
         return storage
 
     def _recurrent(self, layer: int, d_model: int) -> RecurrentLayer:
+        """Offloaded states share one device buffer: each is brought along when it is needed."""
         nbytes = self.cache.sequences * d_model * 4
-        state = self.device.alloc(f"state{layer}", nbytes)
-        self._owned.append(state)
-        home = None
-        if self.settings.offload_state:
-            home = self.device.alloc(f"home{layer}", nbytes, "host", pinned=self.settings.pinned)
-            self._owned.append(home)
-        return RecurrentLayer(layer, state.span(), home.span() if home is not None else None)
+        if not self.settings.offload_state:
+            return RecurrentLayer(layer, self._own(f"state{layer}", nbytes, "device").span(), None)
+        if self._state_window is None:
+            self._state_window = self._own("state_window", nbytes, "device")
+        home = self._own(f"home{layer}", nbytes, "host")
+        return RecurrentLayer(layer, self._state_window.span(), home.span())
+
+    def _own(self, name: str, nbytes: int, space: Space) -> Buffer:
+        buffer = self.device.alloc(name, nbytes, space, pinned=self.settings.pinned)
+        self._owned.append(buffer)
+        return buffer
 
     def close(self) -> None:
         """Wait for this stage's work and give its memory back."""

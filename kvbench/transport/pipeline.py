@@ -143,7 +143,7 @@ class Pipeline:
             return
         delivery = self.plan.deliveries[split]
         if self._wants_store_mark(delivery):
-            self._stored[split] = self.order.mark(self.compute, self._event(f"stored{split}"))
+            self._stored[split] = self.order.mark(self.compute, self._events[f"stored{split}"])
         if delivery.late:
             self.order.after(self._queue(), self._stored[split], "tail")
             self._copy(self._queue(), delivery, delivery.late, "late")
@@ -180,7 +180,7 @@ class Pipeline:
     def end(self) -> None:
         """This graph's work is queued: leave the mark that the next graph may wait for."""
         if self.plan is not None:
-            self._boundary = self.order.mark(self.compute, self._event("boundary"))
+            self._boundary = self.order.mark(self.compute, self._events["boundary"])
         self._finish()
 
     def _finish(self) -> None:
@@ -217,14 +217,14 @@ class Pipeline:
     def fork(self) -> None:
         """First thing in a capture: the transfer queue branches off the compute queue."""
         if self.plan is not None:
-            self._outside = self.order.fork(self.compute, self._queue(), self._event("fork"))
+            self._outside = self.order.fork(self.compute, self._queue(), self._events["fork"])
 
     def rejoin(self) -> None:
         """Last thing in a capture: everything delivered inside it is behind the graph's end."""
         if self.plan is None or self.ring is None:
             return
         if self._next is not None:
-            joined = self.order.mark(self._queue(), self._event("join"))
+            joined = self.order.mark(self._queue(), self._events["join"])
             self.order.after(self.compute, joined, "rejoin")
         self.order.restore(self._queue(), self._outside)
 
@@ -233,7 +233,7 @@ class Pipeline:
         if self.plan is None or self.ring is None:
             return
         self.order.restore(self._queue(), self._outside)
-        self._boundary = self.order.mark(self.compute, self._event("boundary"))
+        self._boundary = self.order.mark(self.compute, self._events["boundary"])
         self.ring.settle(self._boundary)
         self._stored.clear()
 
@@ -242,7 +242,7 @@ class Pipeline:
         if self.plan is None or self.ring is None:
             self._finish()
             return
-        mark = self.order.mark(self.compute, self._event("boundary"))
+        mark = self.order.mark(self.compute, self._events["boundary"])
         self._boundary = mark
         self.ring.settle(mark)
         self._stored = dict.fromkeys(self._stored, mark)
@@ -319,8 +319,14 @@ class Pipeline:
         return len(ahead)
 
     def _discard(self, reason: str) -> None:
-        """Forget deliveries made for a graph that will not use them; count their bytes."""
+        """Forget deliveries made for a graph that will not use them; count their bytes.
+
+        They are still in flight: what is computed next may rewrite the rows they read (H3).
+        """
         if self.carry is not None:
+            if self.ring is not None:
+                mark = self.ring.ready[self.carry.deliveries[-1].slot]
+                self.order.after(self.compute, mark, "discard")
             self.telemetry.bytes["wasted"] += self.carry.nbytes
             self.telemetry.stops[reason] += 1
             self.carry = None
@@ -403,7 +409,7 @@ class Pipeline:
         full = self.storages[0].capacity
         need = geometry.window_bytes(pitch)
         if self.ring is not None and need <= self.ring.slot_bytes:
-            return None
+            return self._plan_fails()
         size = budget.slot_size(geometry, pitch, full, self.settings)
         if isinstance(size, Decline):
             return size
@@ -414,11 +420,17 @@ class Pipeline:
             return short
         try:
             self._queue()
+            self._open_events()
             self.ring = open_ring(self.device, n_slots, size)
         except DeviceError as error:
             return Decline("allocation", str(error))
         self.telemetry.rings += 1
         self.telemetry.ring_bytes = max(self.telemetry.ring_bytes, n_slots * size)
+        return self._plan_fails()
+
+    def _plan_fails(self) -> Decline | None:
+        if self.device.hooks.fail("plan"):
+            return Decline("allocation", f"{self.device.name}: no memory for a plan")
         return None
 
     def _decline(self, decline: Decline) -> None:
@@ -456,10 +468,12 @@ class Pipeline:
         assert self.ring is not None
         return self.ring, self._queue()
 
-    def _event(self, name: str) -> Event:
-        if name not in self._events:
-            self._events[name] = self.device.event(name)
-        return self._events[name]
+    def _open_events(self) -> None:
+        """Every event a graph may record, made before it is planned: none can fail later (T11)."""
+        stored = [f"stored{split}" for split in range(len(self.storages))]
+        for name in ("boundary", "fork", "join", *stored):
+            if name not in self._events:
+                self._events[name] = self.device.event(name)
 
     def _reserve_scratch(self, geometry: Geometry) -> None:
         """The ordered path's window: a working buffer of the graph, the same in every arm (T18)."""

@@ -75,7 +75,7 @@ def rotated_heads(delivery: Delivery, part: Range, plan: Plan) -> Range:
 
 def split_block(delivery: Delivery, part: Range, plan: Plan) -> Range:
     """The range ends inside a block (H7)."""
-    return replace(part, length=max(part.length - plan.pitch - 2, 0)) if part.length else part
+    return replace(part, length=part.length // 2 + 7)
 
 
 class WrongLayer(DelayHooks):

@@ -91,7 +91,7 @@ class Schedule:
         if item.op is not None:
             try:
                 item.op.run(None)
-            except Exception as error:  # noqa: BLE001 - as on a device, work fails the run
+            except Exception as error:
                 raise DeviceError(f"{item.op.label}: {error}") from error
         if item.opens:
             self.done.add(item.opens)
