@@ -305,17 +305,12 @@ class Engine:
         if self.settings.graphs and advance:
             self._launch(batch, geometry, after)
         else:
-            self._issue(batch, geometry, after, advance=advance)
+            self._prepare(geometry, after)
+            self._issue(batch, advance=advance)
         self.waits.at(AFTER_GRAPH)
 
-    def _issue(
-        self, batch: Batch, geometry: Geometry, after: Next | None, *, advance: bool
-    ) -> None:
-        """Queue every operation of the graph, one by one."""
-        self._prepare(geometry, after)
-        self._issue(batch, advance=advance)
-
     def _issue(self, batch: Batch, *, advance: bool) -> None:
+        """Queue every operation of the prepared graph, one by one."""
         for stage in self.stages:
             stage.pipeline.prime()
         self._forward(batch, advance=advance)
