@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -75,10 +75,25 @@ def start(
     suite, cells = load_suite(suite_ref)
     if overrides is not None:
         suite, cells = overrides.apply(suite)
-    _check_engines(cells)
     machine = fingerprint()
     plan = new_plan(suite, suite_ref, scrub(list(command), CHECKOUT), require)
     plan = msgspec.structs.replace(plan, floors=floors_for(cells, suite, machine))
+    return start_plan(plan, watch, root=root, executor=executor, begun=begun, machine=machine)
+
+
+def start_plan(
+    plan: Plan,
+    watch: MakeWatcher,
+    *,
+    root: Path = DEFAULT_ROOT,
+    executor: Executor | None = None,
+    begun: Callable[[Path], None] = lambda _: None,
+    machine: dict[str, Any] | None = None,
+) -> Finished:
+    """Run a plan that nothing has been measured for yet."""
+    suite, cells = plan.resolve()
+    _check_engines(cells)
+    machine = fingerprint() if machine is None else machine
     directory = root / plan.run
     needs.refuse_before_rehearsal(suite, cells, directory)
     store_plan(plan, directory)

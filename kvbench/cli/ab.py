@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
-from kvbench.cli.output import json_option, print_json
-
-if TYPE_CHECKING:
-    from runner.experiment import Watcher
+from kvbench.cli.output import json_option, print_json, watch
 
 
 @click.command("ab")
@@ -58,7 +53,7 @@ def command(
         if resume is not None:
             done = ab.go_on(
                 resume,
-                _watch,
+                watch,
                 root=out,
                 suite_ref=suite,
                 anyway=resume_anyway,
@@ -67,7 +62,7 @@ def command(
         else:
             done = ab.start(
                 suite or "main",
-                _watch,
+                watch,
                 root=out,
                 command=["kvbench", *sys.argv[1:]],
                 require=require,
@@ -86,9 +81,3 @@ def command(
         print_summary(done.summary, console())
         click.echo(f"reports: {done.directory}/report.md, {done.directory}/report.html")
     return done.summary.exit_code
-
-
-def _watch(title: str, steps: int) -> AbstractContextManager[Watcher]:
-    from kvbench.report.progress import Progress
-
-    return Progress(title, steps)

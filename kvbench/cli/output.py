@@ -7,9 +7,12 @@ A command's result goes to stdout, everything else (progress, warnings, errors) 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from kvbench.report.progress import Progress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,3 +30,10 @@ def print_json(document: object) -> None:
 
     text = msgspec.json.format(msgspec.json.encode(document), indent=2)
     click.echo(text.decode())
+
+
+def watch(title: str, steps: int) -> Progress:
+    """Live progress on stderr for an experiment of ``steps`` runs."""
+    from kvbench.report.progress import Progress
+
+    return Progress(title, steps)

@@ -22,6 +22,7 @@ COMMANDS: dict[str, Entry] = {
     "profile": Entry(
         "kvbench.cli.profile", "Count API calls, overlap and gaps; draw the timeline."
     ),
+    "calibrate": Entry("kvbench.cli.calibrate", "Measure and store this machine's A/A floor."),
     "validate": Entry("kvbench.cli.validate", "Check the verdicts' error rates by simulation."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }
