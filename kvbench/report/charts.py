@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from kvbench.analysis.ceiling import ceiling
 from kvbench.records import CellSummary, Comparison, RunValue
 from kvbench.report.svg import Scale, Svg, padded, ticks
 from kvbench.report.words import interval, number, percent
@@ -149,8 +150,13 @@ def numeric_axis(cells: Sequence[CellSummary]) -> str | None:
     return best if best is not None and counts[best] > 1 else None
 
 
-def gain_along(axis: str, cells: Sequence[CellSummary], arms: Mapping[str, int], title: str) -> str:
-    """Gain of every arm along ``axis`` with 95% intervals, over cells that differ in it alone."""
+def gain_along(
+    axis: str, cells: Sequence[CellSummary], arms: Mapping[str, int], title: str, baseline: str
+) -> str:
+    """Gain of every arm along ``axis`` with 95% intervals, over cells that differ in it alone.
+
+    Dashed: the most that a pipeline could gain, where that is known.
+    """
     series: dict[str, list[tuple[float, Comparison]]] = {}
     for cell in sorted(cells, key=lambda cell: float(cell.axes[axis])):
         for comparison in cell.comparisons:
@@ -160,10 +166,16 @@ def gain_along(axis: str, cells: Sequence[CellSummary], arms: Mapping[str, int],
     points = [point for line in series.values() for point in line]
     if not points:
         return ""
+    most = _ceilings(axis, cells, baseline)
     svg = Svg(
         720, 260, title, f"Gain against the baseline along {axis}; the table has the figures."
     )
-    x, y = _gain_axes(svg, axis, points)
+    x, y = _gain_axes(svg, axis, points, [ratio for _, ratio in most])
+    svg.path([(x(at), y(_change(ratio))) for at, ratio in most], "ceiling")
+    for at, ratio in most:
+        svg.mark(
+            (x(at), y(_change(ratio))), 1, "ceiling", f"ceiling at {at:g}: {percent(ratio)}", 2
+        )
     for arm, line in series.items():
         kind = f"arm{arms.get(arm, 0) % 6}"
         svg.path([(x(at), y(_change(c.ratio))) for at, c in line], f"curve {kind}")
@@ -176,15 +188,20 @@ def gain_along(axis: str, cells: Sequence[CellSummary], arms: Mapping[str, int],
     return svg.render()
 
 
+def _ceilings(axis: str, cells: Sequence[CellSummary], baseline: str) -> list[tuple[float, float]]:
+    known = ((cell, ceiling(cell, baseline)) for cell in cells)
+    return sorted((float(cell.axes[axis]), most.ratio) for cell, most in known if most)
+
+
 def _change(ratio: float | None) -> float:
     return ((ratio or 1.0) - 1) * 100
 
 
 def _gain_axes(
-    svg: Svg, axis: str, points: Sequence[tuple[float, Comparison]]
+    svg: Svg, axis: str, points: Sequence[tuple[float, Comparison]], ceilings: Sequence[float]
 ) -> tuple[Scale, Scale]:
     places = sorted({at for at, _ in points})
-    changes = [0.0]
+    changes = [0.0, *(_change(ratio) for ratio in ceilings)]
     for _, comparison in points:
         changes += [_change(r) for r in (comparison.ratio, *(comparison.ci95 or ()))]
     low, high = padded(changes)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from kvbench.records import CellSummary, Summary
 from kvbench.report import repeat
+from kvbench.report.ceilings import sentences
 from kvbench.report.differences import common, differing, flatten
 from kvbench.report.words import NONE, headline, interval, number, percent, symbol, visible
 
@@ -114,6 +115,8 @@ def _remarks(summary: Summary) -> str:
     lines = []
     for cell in summary.cells:
         lines += [f"{code(cell.name)} {code(c.arm)}: {plain(c.reason)}" for c in cell.comparisons]
+        ceilings = sentences(cell, summary.baseline).values()
+        lines += [f"{code(cell.name)}: {plain(said)}" for said in ceilings]
         warnings = [*cell.warnings, *(w for c in cell.comparisons for w in c.warnings)]
         lines += [f"⚠ {code(cell.name)}: {plain(warning.message)}" for warning in warnings]
     lines += [f"⚠ {plain(warning.message)}" for warning in summary.warnings]

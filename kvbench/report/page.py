@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from kvbench.records import CellSummary, Comparison, Summary, Verdict
 from kvbench.report import charts, repeat, words
 from kvbench.report.breakdown import breakdowns, part_names, stacked
+from kvbench.report.ceilings import sentences
 from kvbench.report.differences import common, differing, flatten
 from kvbench.report.svg import Scale
 
@@ -50,7 +51,7 @@ def render_html(summary: Summary, timelines: Sequence[Picture] = ()) -> str:
         "rows": _rows(summary, scale),
         "gain_axis": Markup(charts.gain_axis(scale)),
         "along": [Picture(p.title, Markup(p.svg)) for p in _along(summary, arms)],
-        "cells": [_cell(cell, arms, summary.delta) for cell in summary.cells],
+        "cells": [_cell(cell, arms, summary.delta, summary.baseline) for cell in summary.cells],
         "timelines": [Picture(p.title, Markup(p.svg)) for p in timelines],
         "environment": list(flatten(summary.environment).items()),
         "warnings": _warnings(summary),
@@ -131,11 +132,13 @@ def _along(summary: Summary, arms: dict[str, int]) -> list[Picture]:
     for rest, cells in groups.items():
         where = ", ".join(f"{name} = {value}" for name, value in rest)
         title = f"Gain along {axis}" + (f" at {where}" if where else "")
-        pictures.append(Picture(title, charts.gain_along(axis, cells, arms, title)))
+        pictures.append(
+            Picture(title, charts.gain_along(axis, cells, arms, title, summary.baseline))
+        )
     return [picture for picture in pictures if picture.svg]
 
 
-def _cell(cell: CellSummary, arms: dict[str, int], delta: float) -> dict[str, Any]:
+def _cell(cell: CellSummary, arms: dict[str, int], delta: float, baseline: str) -> dict[str, Any]:
     from markupsafe import Markup
 
     parts = breakdowns(cell.arms)
@@ -159,6 +162,7 @@ def _cell(cell: CellSummary, arms: dict[str, int], delta: float) -> dict[str, An
         "workload": list(flatten({**cell.workload, "link": cell.link}).items()),
         "facts": [(n, v) for n, v in _all_rows(facts)],
         "by_block": [Markup(charts.gain_by_block(c, delta)) for c in cell.comparisons],
+        "ceilings": sentences(cell, baseline),
         "gate_report": list(flatten(cell.gate.report).items()),
         "breakdowns": parts,
         "part_names": part_names(parts),

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from kvbench.records import ArmSummary, CellSummary, Comparison, Summary, Verdict
+from kvbench.report.ceilings import sentences
 from kvbench.report.words import NONE, headline, interval, number, percent, symbol, visible
 
 if TYPE_CHECKING:
@@ -124,6 +125,7 @@ def _remarks(summary: Summary) -> list[tuple[str, str]]:
             for comparison in cell.comparisons
             if comparison.verdict in (Verdict.INVALID, Verdict.INCONCLUSIVE)
         ]
+        lines += [(f"{where}{said}", "") for said in sentences(cell, summary.baseline).values()]
         warnings = [*cell.warnings, *(w for c in cell.comparisons for w in c.warnings)]
         lines += [(f"warning: {where}{visible(w.message)}", "yellow") for w in warnings]
     lines += [(f"warning: {visible(w.message)}", "yellow") for w in summary.warnings]

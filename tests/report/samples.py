@@ -38,7 +38,10 @@ def arm(name: str, speed: float, **settings: Any) -> ArmSummary:
         ms_per_token=1e3 / speed,
         spread=0.004,
         hashes={"tokens": ("0f" * 16,), "logits": ("1e" * 16,)},
-        bytes={"early": 42_000_000, "late": 300_000},
+        bytes={"early": 42_000_000, "late": 300_000}
+        if name != "ordered"
+        else {"ordered": 42_300_000},
+        metrics={"step_ms": 1e3 / speed, "window_mib_per_step": 22.5},
         waits={"token": (48, 0, 0)},
         memory={"device_peak": 500 << 20, "ring": 27 << 20},
         telemetry={"cpu_mhz": 2900.0},
