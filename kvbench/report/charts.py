@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import takewhile
 
 from kvbench.analysis.ceiling import ceiling
 from kvbench.records import CellSummary, Comparison, RunValue
@@ -114,9 +115,10 @@ def _run(
 ) -> None:
     run = runs[place]
     x, half, y = at
-    if run.pass_ == 1:
-        svg.rect((x - half, 10), 2 * half, 162, "shade")
     previous = runs[place - 1] if place else None
+    if run.pass_ == 1 and (previous is None or previous.pass_ == 0):
+        length = sum(1 for _ in takewhile(lambda later: later.pass_ == 1, runs[place:]))
+        svg.rect((x - half, 10), 2 * half * length, 162, "shade")
     if previous is None or (previous.block, previous.attempt) != (run.block, run.attempt):
         svg.line((x - half, 10), (x - half, 172), "separator")
         svg.text((x - half + 3, 183), f"{run.block + 1}{'′' * run.attempt}", "tick")
