@@ -22,6 +22,12 @@ COMMANDS: dict[str, Entry] = {
     "profile": Entry(
         "kvbench.cli.profile", "Count API calls, overlap and gaps; draw the timeline."
     ),
+    "compare": Entry("kvbench.cli.compare", "Compare the gains of two stored experiments."),
+    "history": Entry("kvbench.cli.history", "Show one cell over many experiments."),
+    "bundle": Entry("kvbench.cli.bundle", "Pack a stored experiment as evidence."),
+    "verify": Entry("kvbench.cli.verify", "Judge a bundle again, from its raw runs."),
+    "export": Entry("kvbench.cli.export", "Write a stored experiment in another format."),
+    "clean": Entry("kvbench.cli.clean", "Remove caches or old experiments."),
     "calibrate": Entry("kvbench.cli.calibrate", "Measure and store this machine's A/A floor."),
     "validate": Entry("kvbench.cli.validate", "Check the verdicts' error rates by simulation."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
