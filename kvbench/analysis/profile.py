@@ -118,7 +118,7 @@ def _cause(capture: Capture, start: int, end: int, waiting: Work) -> str:
         return f"{copy.label or copy.kind} on {copy.queue}"
     if call is not None:
         return f"the host, in {call.name}" + (f" at {call.site}" if call.site else "")
-    return "the host, outside any recorded call"
+    return "the host, between its calls"
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def order_diff(baseline: Capture, arm: Capture) -> OrderDiff | None:
             lines += _folded(" ", a[a0:a1])
         else:
             lines += _folded("-", a[a0:a1]) + _folded("+", b[b0:b1])
-    return OrderDiff(lines, same=False)
+    return OrderDiff(_blocks(lines), same=False)
 
 
 def _named(call: ApiCall) -> str:
@@ -192,3 +192,31 @@ def _folded(sign: str, names: Sequence[str]) -> list[str]:
         lines.append(f"{sign} {names[position]}{times}")
         position = run
     return lines
+
+
+def _blocks(lines: Sequence[str], longest: int = 40) -> list[str]:
+    """Blocks of lines that repeat, as a model's layers do, written once with a count."""
+    out: list[str] = []
+    position = 0
+    while position < len(lines):
+        size, times = _repetition(lines, position, longest)
+        block = list(lines[position : position + size])
+        if times > 1:
+            out += [f"  [{times} times:", *block, "  ]"]
+        else:
+            out += block
+        position += size * times
+    return out
+
+
+def _repetition(lines: Sequence[str], start: int, longest: int) -> tuple[int, int]:
+    """(lines, times) of the block at ``start`` whose repetitions cover most; (1, 1) if none."""
+    best = (1, 1)
+    for size in range(2, min(longest, (len(lines) - start) // 2) + 1):
+        block = lines[start : start + size]
+        times = 1
+        while lines[start + times * size : start + (times + 1) * size] == block:
+            times += 1
+        if times > 1 and size * times > best[0] * best[1]:
+            best = (size, times)
+    return best

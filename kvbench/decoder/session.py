@@ -28,6 +28,7 @@ from kvbench.device.races import check
 from kvbench.device.ranges import Measured
 from kvbench.errors import UsageError
 from kvbench.records import Result
+from kvbench.records.capture import END
 
 Top2 = tuple[int, float, int, float]
 
@@ -147,6 +148,8 @@ def run_task(
             {s: p[-1] for s, p in enumerate(task.prompts)}, steps, collect, teacher=teacher
         )
         collect.measured.end()
+        if log is not None:
+            log.mark(END)
         after = _counts(engine)
         result = _result(engine, task, collect, started, begin, before, after)
     return DecodeRun(

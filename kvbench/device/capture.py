@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from kvbench.device.oplog import Entry, OpLog
-from kvbench.records.capture import CAPTURE_VERSION, TOKEN, ApiCall, Capture, NamedRange, Work
+from kvbench.records.capture import CAPTURE_VERSION, END, TOKEN, ApiCall, Capture, NamedRange, Work
 
 WorkKind = Literal["kernel", "copy", "host"]
 
@@ -26,19 +26,22 @@ def capture(
     arm: str,
     *,
     tool: str,
+    warmup: int = 0,
     token_count: int | None = None,
     waits: Mapping[str, tuple[int, int, int]] | None = None,
 ) -> Capture:
-    """Everything in ``log``. Tokens are divided by its marks named "token".
+    """What ``log`` holds from its mark of token number ``warmup`` to the end of decoding.
 
-    ``waits``: the context's counts by site. Work without times (never run) is left out and said.
+    ``token_count``: tokens generated in it, where a step makes more than one. ``waits``: counts by
+    site. Work that has no times is left out, which ``absent`` then says.
     """
-    work, absent = _work(log.entries)
-    marks = [_ns(entry.issued) for entry in log.entries if _is_token(entry)]
-    end = max((w.end for w in work), default=0)
+    entries = _measured(log.entries, warmup)
+    work, absent = _work(entries)
+    marks = [_ns(entry.issued) for entry in entries if _is_token(entry)]
+    last = max([_ns(entry.issued) for entry in entries] + [w.end for w in work], default=0)
     ranges = [
         NamedRange(TOKEN, start, stop)
-        for start, stop in zip(marks, [*marks[1:], max([end, *marks])], strict=True)
+        for start, stop in zip(marks, [*marks[1:], last], strict=True)
     ]
     if not ranges:
         absent["tokens"] = "the log has no marks named token"
@@ -48,12 +51,20 @@ def capture(
         source="oplog",
         tool=tool,
         tokens=token_count if token_count is not None else len(ranges) or None,
-        api=tuple(_calls(log.entries)),
+        api=tuple(_calls(entries)),
         work=tuple(work),
         ranges=tuple(ranges),
         waits=dict(waits or {}),
         absent=absent,
     )
+
+
+def _measured(entries: Sequence[Entry], warmup: int) -> Sequence[Entry]:
+    """Without the warm-up's tokens and what came before them, and without what came after."""
+    starts = [i for i, entry in enumerate(entries) if _is_token(entry)]
+    ends = [i for i, entry in enumerate(entries) if entry.kind == "mark" and entry.label == END]
+    first = starts[warmup] if warmup < len(starts) else len(entries) if starts else 0
+    return entries[first : ends[0] if ends else len(entries)]
 
 
 def _is_token(entry: Entry) -> bool:

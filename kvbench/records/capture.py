@@ -88,7 +88,9 @@ class Capture(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 TOKEN = "token"
-"""Name of the ranges that divide a capture into tokens."""
+"""Name of the ranges that divide a capture into tokens, and of the op log's marks."""
+END = "end of decoding"
+"""The op log's mark behind the last token."""
 
 
 def tokens(capture: Capture) -> list[NamedRange]:

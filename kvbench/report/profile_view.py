@@ -76,7 +76,9 @@ def _waits(captures: Sequence[Capture]) -> Table:
     sites = dict.fromkeys(site for capture in captures for site in capture.waits)
     rows = [(site, *(_triple(capture.waits.get(site)) for capture in captures)) for site in sites]
     headings = ("site", *(visible(capture.arm) for capture in captures))
-    return Table("Waits by call site (made / elided / redundant)", headings, tuple(rows))
+    return Table(
+        "Waits by call site, warm-up included (made / elided / redundant)", headings, tuple(rows)
+    )
 
 
 def _triple(counts: tuple[int, int, int] | None) -> str:

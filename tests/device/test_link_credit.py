@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 import time
+
+import pytest
 
 from kvbench.device.cpu.link import Link
 from kvbench.device.cpu.threads import ThreadDevice
@@ -35,3 +39,18 @@ def test_copies_between_kernels_take_the_links_time_each() -> None:
 
 def test_copies_back_to_back_take_the_links_time_together() -> None:
     assert sum(copy_times(kernels_between=False)) >= (COPIES - 1) * SECONDS
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="timer slack is Linux's")
+def test_a_queues_sleeps_end_on_time() -> None:
+    """Each worker asks the kernel for no slack: one nanosecond instead of 50,000."""
+    found: list[int] = []
+
+    def ask(_: object) -> None:
+        found.append(ctypes.CDLL(None).prctl(30, 0, 0, 0, 0))  # PR_GET_TIMERSLACK
+
+    with ThreadDevice() as device:
+        queue = device.queue("compute")
+        device.submit(queue, Op("kernel", "ask", ask))
+        device.synchronize(queue, "end")
+    assert found == [1]

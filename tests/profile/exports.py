@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from contextlib import closing
 from pathlib import Path
 
 SCHEMA = {
@@ -81,9 +80,3 @@ def origin(path: Path, syncs: int, launches: int, copies: int) -> Path:
     for name_id, count in ((1, syncs), (2, launches), (3, copies)):
         export.calls(name_id, count)
     return export.save()
-
-
-def tables(path: Path) -> list[str]:
-    """Names of a file's tables."""
-    with closing(sqlite3.connect(path)) as file:
-        return [name for (name,) in file.execute("SELECT name FROM sqlite_master")]

@@ -112,7 +112,7 @@ def test_gaps_name_what_was_waited_for() -> None:
     sync = ApiCall("cudaStreamSynchronize", 60, 88, site="sample")
     gaps = longest_gaps(make(work=work, api=(sync,)))
     assert [(g.ns, g.cause) for g in gaps] == [
-        (105, "the host, outside any recorded call"),
+        (105, "the host, between its calls"),
         (40, "c2 on transfer"),
         (30, "the host, in cudaStreamSynchronize at sample"),
     ]
@@ -130,6 +130,19 @@ def test_order_diff_shows_what_one_token_does_differently() -> None:
     assert same is not None and same.same
     assert order_diff(make(api=tuple(before)), b) is None
     assert token_calls(make(api=tuple(before))) is None
+
+
+def test_order_diff_writes_repeated_layers_once() -> None:
+    token = (NamedRange("token", 0, 1000),)
+    layer = ["copy", "launch", "mlp"]
+    names = ["embed", *layer * 5, "head"]
+    before = tuple(ApiCall(name, i, i) for i, name in enumerate(names))
+    after = tuple(ApiCall(name.replace("copy", "wait"), i, i) for i, name in enumerate(names))
+    diff = order_diff(make("a", api=before, ranges=token), make("b", api=after, ranges=token))
+    assert diff is not None
+    assert diff.lines == [
+        "  embed", "  [5 times:", "- copy", "+ wait", "  launch", "  mlp", "  ]", "  head",
+    ]  # fmt: skip
 
 
 def test_a_slot_is_in_use_from_its_delivery_to_its_last_reader() -> None:

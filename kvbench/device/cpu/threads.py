@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import ctypes
 import sys
 import threading
 import time
@@ -20,6 +21,19 @@ from kvbench.errors import DeviceError
 
 SWITCH_INTERVAL = 1e-4
 """Seconds; Python's 5 ms would let a copier oversleep by that much beside pure-Python code."""
+
+
+PR_SET_TIMERSLACK = 29
+
+
+def sleep_precisely() -> None:
+    """Let this thread's sleeps end on time: Linux otherwise adds 50 µs to each.
+
+    A transfer that stands alone cannot make up for a sleep that ran long, transfers in a row can:
+    without this the ordered path would pay for its copies what the pipelined path does not.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
 class Latch:
@@ -53,6 +67,7 @@ class _Worker(threading.Thread):
         idle, and an idle link earns no credit."""
 
     def run(self) -> None:
+        sleep_precisely()
         while True:
             self.streaming = self.streaming and not self.items.empty()
             item = self.items.get()

@@ -1,0 +1,82 @@
+"""Decode one task on the reference decoder for a profile: ``python -m kvbench.engines.recorder``.
+
+Reads a request from a file and writes its answer to another, so that stdout belongs to whatever
+tool this runs under. It is never timed: a run that keeps its op log is slower than one that
+does not.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from kvbench.errors import KvbenchError
+from kvbench.records import Result
+from kvbench.records.capture import Capture
+
+
+class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to decode, and where to write the ``Answer``."""
+
+    arm: str
+    model: str
+    settings: dict[str, Any]
+    prompts: list[list[int]]
+    generate: int
+    warmup: int
+    answer: str
+    """Path of the answer."""
+    oplog: bool = True
+    """Keep the op log; False where another tool records this process."""
+
+
+class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Either an error in one line, or the result, with a capture if one was asked for."""
+
+    error: str = ""
+    result: Result | None = None
+    capture: Capture | None = None
+
+
+def record(request: Request) -> Answer:
+    """Decode the request's task."""
+    from kvbench.decoder.model import open_model
+    from kvbench.decoder.session import DecodeTask, run_task
+    from kvbench.decoder.settings import parse
+    from kvbench.device.capture import capture
+
+    settings = msgspec.structs.replace(parse(request.settings), record=request.oplog)
+    task = DecodeTask(request.prompts, generate=request.generate, warmup=request.warmup)
+    done = run_task(open_model(request.model), settings, task)
+    if done.log is None:
+        return Answer(result=done.result)
+    import kvbench
+
+    captured = capture(
+        done.log,
+        request.arm,
+        tool=f"kvbench {kvbench.__version__} on {settings.device}",
+        warmup=request.warmup,
+        token_count=done.result.tokens,
+        waits=done.result.waits,
+    )
+    return Answer(result=done.result, capture=captured)
+
+
+def main(path: str) -> int:
+    """The process's exit code: 0, or the error's own."""
+    request = msgspec.json.decode(Path(path).read_bytes(), type=Request)
+    code = 0
+    try:
+        answer = record(request)
+    except KvbenchError as error:
+        answer, code = Answer(error=" ".join(str(error).split())), error.exit_code
+    Path(request.answer).write_bytes(msgspec.json.encode(answer))
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

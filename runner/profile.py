@@ -1,0 +1,148 @@
+"""Profile a suite: each arm once, in a process and a capture of its own, never timed."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from kvbench.analysis.nsys import read_nsys
+from kvbench.engines.arm import Arm
+from kvbench.engines.process import EndOfOutput, LineProcess, LineTimeout
+from kvbench.engines.protocol import Task
+from kvbench.engines.recorder import Answer, Request
+from kvbench.errors import ArmFailure, UsageError
+from kvbench.records.capture import Capture
+from kvbench.spec import Cell, Link, LinkSpec, load_suite
+from runner import nsys
+from runner.rehearsal import rehearse, resolve_link
+from runner.tasks import arms_of, task_of
+
+Recorder = Literal["auto", "nsys", "oplog"]
+REFERENCE = "reference"
+
+
+def profile_suite(
+    ref: str, *, cell: str | None, recorder: Recorder, doing: Callable[[str], None]
+) -> list[Capture]:
+    """One capture an arm of one cell of suite ``ref``, the baseline's first.
+
+    ``cell``: its name, else the first. Raises ``UsageError`` for an arm that cannot be recorded,
+    ``ArmFailure`` for one that fails.
+    """
+    suite, cells = load_suite(ref)
+    chosen = _choose(cells, cell)
+    task = task_of(chosen)
+    run_s = suite.timeouts.run_s
+    link = _link(chosen, suite.baseline, task, run_s, doing)
+    arms = arms_of(chosen, link)
+    order = [suite.baseline, *(name for name in arms if name != suite.baseline)]
+    captures = []
+    for name in order:
+        doing(f"{name}: recording")
+        captures.append(record(arms[name], task, recorder, run_s))
+    return captures
+
+
+def _choose(cells: Sequence[Cell], name: str | None) -> Cell:
+    if name is None:
+        return cells[0]
+    for cell in cells:
+        if cell.name == name:
+            return cell
+    raise UsageError(f"no cell {name!r}; there are: {', '.join(cell.name for cell in cells)}")
+
+
+def _link(
+    cell: Cell, baseline: str, task: Task, run_s: float, doing: Callable[[str], None]
+) -> Link | None:
+    spec: LinkSpec | None = cell.link
+    if spec is None or spec.ratio is None:
+        return resolve_link(spec, None, cell.name)
+    doing("calibrating the link")
+    return resolve_link(spec, rehearse(arms_of(cell, None)[baseline], task, run_s, None), cell.name)
+
+
+def record(arm: Arm, task: Task, recorder: Recorder, run_s: float) -> Capture:
+    """Run ``arm`` once in a capture. ``auto`` takes nsys for a GPU if it is there."""
+    if arm.engine != REFERENCE:
+        raise UsageError(
+            f"arm {arm.name!r}: engine {arm.engine!r} keeps no op log; record it with nsys "
+            "yourself and read it with kvbench profile --import FILE"
+        )
+    if task.options:
+        raise UsageError(
+            f"a task with {min(task.options)!r} cannot be recorded; use a text workload"
+        )
+    program = nsys.find_nsys()
+    if recorder == "nsys" and program is None:
+        raise UsageError("--with nsys: there is no nsys on the PATH; --with oplog needs no tool")
+    on_gpu = arm.settings.get("device") == "cuda"
+    use_nsys = program if recorder == "nsys" or (recorder == "auto" and on_gpu) else None
+    with tempfile.TemporaryDirectory(prefix="kvbench-profile-") as directory:
+        return _record(arm, task, run_s, Path(directory), use_nsys)
+
+
+def _record(arm: Arm, task: Task, run_s: float, directory: Path, program: str | None) -> Capture:
+    answer_path, request_path = directory / "answer.json", directory / "request.json"
+    request = Request(
+        arm=arm.name,
+        model=arm.model or "smollm2",
+        settings=arm.settings,
+        prompts=[list(p) for p in task.prompts if not isinstance(p, str)],
+        generate=task.generate,
+        warmup=max(task.warmup, 1),
+        answer=str(answer_path),
+        oplog=program is None,
+    )
+    request_path.write_bytes(msgspec.json.encode(request))
+    argv = [sys.executable, "-P", "-m", "kvbench.engines.recorder", str(request_path)]
+    env = arm.environ()
+    if program is not None:
+        argv = nsys.command(program, directory / "capture", argv)
+        env |= nsys.ENVIRONMENT
+    said = _run(argv, env, run_s)
+    answer = _answer(arm, answer_path, said)
+    if program is None:
+        assert answer.capture is not None and answer.result is not None
+        return answer.capture
+    assert answer.result is not None
+    exported = directory / "capture.sqlite"
+    if not exported.is_file():
+        raise ArmFailure(f"nsys wrote no export for arm {arm.name!r}: {said}")
+    return read_nsys(exported, arm.name, answer.result.tokens)
+
+
+def _run(argv: Sequence[str], env: Mapping[str, str], run_s: float) -> str:
+    """Run to the end under the guard; what it said last, in one line."""
+    deadline = time.monotonic() + run_s
+    lines: list[bytes] = []
+    with LineProcess(argv, env=env) as process:
+        try:
+            while True:
+                lines.append(process.read_line(deadline))
+        except EndOfOutput:
+            process.close(max(0.0, deadline - time.monotonic()))
+        except LineTimeout:
+            process.close(0.0)
+            raise ArmFailure(f"a recorded run did not end within {run_s:g} s") from None
+        said = process.stderr().strip().splitlines() or [
+            b"".join(lines[-1:]).decode("utf-8", "replace")
+        ]
+        ended = process.exit.describe() if process.exit else "did not end"
+    return f"{ended}: {said[-1]}" if said[-1] else ended
+
+
+def _answer(arm: Arm, path: Path, said: str) -> Answer:
+    try:
+        answer = msgspec.json.decode(path.read_bytes(), type=Answer)
+    except (OSError, msgspec.DecodeError):
+        raise ArmFailure(f"arm {arm.name!r} {said}") from None
+    if answer.error:
+        raise ArmFailure(f"arm {arm.name!r}: {answer.error}")
+    return answer
