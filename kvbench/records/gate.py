@@ -112,3 +112,9 @@ def merge(gate: str, reports: list[GateReport]) -> GateReport:
         notes=tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         seconds=sum(report.seconds for report in reports),
     )
+
+
+def worst_exit_code(reports: list[GateReport]) -> int:
+    """The exit code of several gates together; 4 where there is none."""
+    outcomes = [report.outcome for report in reports]
+    return _EXIT_CODES[max(outcomes, key=_SEVERITY.index, default="not checked")]

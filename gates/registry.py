@@ -1,0 +1,91 @@
+"""What gates there are. Listing them imports none; each is one module with one ``run``.
+
+To add one: write ``gates/NAME.py`` (or a module of a sub-package) with
+``run(options: GateOptions) -> GateReport`` and add a line here; see CONTRIBUTING. Packages of
+others add theirs through the entry-point group ``kvbench.gates``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import Any, NamedTuple
+
+from kvbench.errors import SettingError
+from kvbench.records.gate import GateReport
+
+ENTRY_POINTS = "kvbench.gates"
+
+
+class Entry(NamedTuple):
+    """A gate: its module, one line about it, and whether ``kvbench gate`` runs it unasked."""
+
+    module: str
+    help: str
+    default: bool = True
+
+
+GATES: dict[str, Entry] = {
+    "single": Entry("gates.exact.single", "every look-ahead depth gives the ordered path's bytes"),
+    "parallel": Entry("gates.exact.parallel", "8 clients asking different questions at once"),
+}
+"""In the order in which they run."""
+
+
+@dataclass(frozen=True, slots=True)
+class GateOptions:
+    """What ``kvbench gate`` passes to every gate; a gate takes what concerns it."""
+
+    model: str = ""
+    """Model reference; empty: the gate's own choice."""
+    quick: bool = False
+    """A minute's worth: fewer kinds, lengths and depths, said in the report's notes."""
+    inject: dict[str, Any] = field(default_factory=dict)
+    """Faults planted into the arms under test (never into the baseline)."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Further settings of the arms under test."""
+    seed: int = 1
+    timeout_s: float = 600.0
+    """Longest time for one run."""
+    progress: Callable[[str], None] = lambda _: None
+
+
+Gate = Callable[[GateOptions], GateReport]
+
+
+def names(*, default_only: bool = False) -> list[str]:
+    """Every gate's name in running order; with ``default_only``, those that run unasked."""
+    own = [name for name, entry in GATES.items() if entry.default or not default_only]
+    others = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
+    return own if default_only else own + [name for name in others if name not in GATES]
+
+
+def load(name: str) -> Gate:
+    """The gate's entry point. Raises SettingError with the names there are."""
+    if name in GATES:
+        gate: Gate = importlib.import_module(GATES[name].module).run
+        return gate
+    for point in entry_points(group=ENTRY_POINTS):
+        if point.name == name:
+            found: Gate = point.load()
+            return found
+    raise SettingError("gate", name, "one of " + ", ".join(names()), "argument")
+
+
+def parse_faults(words: Iterable[str]) -> dict[str, Any]:
+    """``NAME`` or ``NAME=VALUE`` (a number, true, false or text) into a mapping."""
+    import msgspec
+
+    faults: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        value: Any = True
+        if equals:
+            try:
+                value = msgspec.json.decode(text.encode())
+            except msgspec.DecodeError:
+                value = text
+        faults[name] = value
+    return faults
