@@ -8,7 +8,7 @@ others add theirs through the entry-point group ``kvbench.gates``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
@@ -27,10 +27,7 @@ class Entry(NamedTuple):
     default: bool = True
 
 
-GATES: dict[str, Entry] = {
-    "single": Entry("gates.exact.single", "every look-ahead depth gives the ordered path's bytes"),
-    "parallel": Entry("gates.exact.parallel", "8 clients asking different questions at once"),
-}
+GATES: dict[str, Entry] = {}
 """In the order in which they run."""
 
 
@@ -42,7 +39,7 @@ class GateOptions:
     """Model reference; empty: the gate's own choice."""
     quick: bool = False
     """A minute's worth: fewer kinds, lengths and depths, said in the report's notes."""
-    inject: dict[str, Any] = field(default_factory=dict)
+    inject: tuple[str, ...] = ()
     """Faults planted into the arms under test (never into the baseline)."""
     settings: dict[str, Any] = field(default_factory=dict)
     """Further settings of the arms under test."""
@@ -72,20 +69,3 @@ def load(name: str) -> Gate:
             found: Gate = point.load()
             return found
     raise SettingError("gate", name, "one of " + ", ".join(names()), "argument")
-
-
-def parse_faults(words: Iterable[str]) -> dict[str, Any]:
-    """``NAME`` or ``NAME=VALUE`` (a number, true, false or text) into a mapping."""
-    import msgspec
-
-    faults: dict[str, Any] = {}
-    for word in words:
-        name, equals, text = word.partition("=")
-        value: Any = True
-        if equals:
-            try:
-                value = msgspec.json.decode(text.encode())
-            except msgspec.DecodeError:
-                value = text
-        faults[name] = value
-    return faults

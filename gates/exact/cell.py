@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gates.exact.compare import first_divergence, margin, shared_evidence
+from gates.exact.compare import drift, first_divergence, margin, shared_evidence
 from gates.exact.words import NEAR_TIE, conclude, describe, explain
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Reply, Task
@@ -32,6 +32,8 @@ class CellOptions:
     control_every_arm: bool = False
     """Also run each arm against itself, as for servers; else only after a difference."""
     progress: Callable[[str], None] = lambda _: None
+    notes: tuple[str, ...] = ()
+    """Into the report as they are."""
 
 
 def gate_cell(
@@ -62,9 +64,13 @@ class _Cell:
             checks=tuple(checks),
             baseline=self.baseline.name,
             versions=self.versions,
-            notes=("bytes moved were declared to differ",) if self.options.bytes_may_differ else (),
+            notes=self._notes(),
             seconds=time.monotonic() - started,
         )
+
+    def _notes(self) -> tuple[str, ...]:
+        declared = self.options.bytes_may_differ
+        return self.options.notes + (("bytes moved were declared to differ",) if declared else ())
 
     def _control(self, arm: Arm) -> tuple[list[Check], list[Reply | Failure]]:
         """An arm against itself, in two fresh processes, every task in both."""
@@ -126,6 +132,8 @@ class _Cell:
         difference = first_divergence(one, other, bytes_may_differ=self.options.bytes_may_differ)
         if difference is None:
             message = f"{other.result.tokens} tokens equal by {', '.join(compared)}"
+            if found := drift(one, other):
+                message += f"; log probabilities differ by up to {found:.2g}"
             return Check(name, "passed", message, arm.name, task.name, "same")
         return self._mismatch(name, arm, task, one, other, difference)
 

@@ -57,6 +57,19 @@ def first_divergence(
     return None
 
 
+def drift(baseline: Reply, arm: Reply) -> float | None:
+    """Largest difference of the best candidate's logit where both chose the same token."""
+    if baseline.top2 is None or arm.top2 is None:
+        return None
+    pairs = [
+        (a, b)
+        for one, other in zip(baseline.top2, arm.top2, strict=True)
+        for a, b in zip(one, other, strict=False)
+        if a is not None and b is not None and a[0] == b[0]
+    ]
+    return max((abs(a[1] - b[1]) for a, b in pairs), default=None)
+
+
 def _tokens(baseline: Reply, arm: Reply) -> Divergence | None:
     if baseline.tokens is None or arm.tokens is None:
         return None
@@ -97,8 +110,12 @@ def _texts(baseline: Sequence[str] | None, arm: Sequence[str] | None) -> Diverge
 
 
 def _top2(baseline: Reply, arm: Reply) -> Divergence | None:
-    """Equal tokens from different logits."""
-    if baseline.top2 is None or arm.top2 is None:
+    """Equal tokens from different logits, for arms that vouch for their logits' bytes.
+
+    A server's log probabilities may follow the batch that a row shared; ``drift`` measures them.
+    """
+    vouched = all("logits" in reply.result.hashes for reply in (baseline, arm))
+    if baseline.top2 is None or arm.top2 is None or not vouched:
         return None
     for sequence, (one, other) in enumerate(zip(baseline.top2, arm.top2, strict=True)):
         for position, (a, b) in enumerate(zip(one, other, strict=False)):

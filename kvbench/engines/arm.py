@@ -18,6 +18,8 @@ ENTRY_POINTS = "kvbench.engines"
 
 BUILT_IN: dict[str, str] = {
     "reference": "kvbench.engines.reference",
+    "llama-server": "kvbench.engines.llama_server",
+    "xllamacpp": "kvbench.engines.xllamacpp",
 }
 """Engines that ship with kvbench, each a module that speaks the arm protocol."""
 

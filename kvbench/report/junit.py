@@ -41,7 +41,9 @@ def _suite(report: GateReport) -> ElementTree.Element:
     facts += [(f"version.{arm}", version) for arm, version in report.versions.items()]
     facts += [("note", note) for note in report.notes]
     for name, value in facts:
-        ElementTree.SubElement(properties, "property", name=_printable(name), value=_printable(value))
+        ElementTree.SubElement(
+            properties, "property", name=_printable(name), value=_printable(value)
+        )
     suite.extend(_case(report.gate, check) for check in report.checks)
     return suite
 
@@ -65,7 +67,10 @@ def _printable(text: str) -> str:
     """XML 1.0 has no place for control characters and lone surrogates, not even escaped."""
     return "".join(
         char
-        if char in "\t\n\r" or " " <= char <= "\ud7ff" or "\ue000" <= char <= "\ufffd" or char > "\uffff"
+        if char in "\t\n\r"
+        or " " <= char <= "\ud7ff"
+        or "\ue000" <= char <= "\ufffd"
+        or char > "\uffff"
         else "\ufffd"
         for char in text
     )

@@ -21,10 +21,10 @@ def write_tiny_gguf(
     seed: int = 0,
     layers: int = 2,
     width: int = 64,
-    heads: int = 4,
-    kv_heads: int = 2,
+    heads: int = 2,
+    kv_heads: int = 1,
     ffn: int = 128,
-    context: int = 2048,
+    context: int = 65536,
 ) -> Path:
     """Weights are drawn widely enough that greedy text depends on the whole prompt."""
     rng = np.random.default_rng(seed)

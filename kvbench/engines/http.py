@@ -1,0 +1,348 @@
+"""A small asyncio HTTP/1.1 client for engines' servers: JSON requests and server-sent events.
+
+It exists for its cost: the load generator shares a machine with what it measures. httptools (a C
+parser) under one asyncio protocol takes a small fraction of a general client's time per
+request; ``docs/LOG.md`` has the figures. Arrival times are taken as the bytes arrive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+import time
+from collections.abc import Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+import httptools
+import msgspec
+
+from kvbench.errors import SettingError, UsageError
+
+T = TypeVar("T")
+
+MAX_BODY = 64 << 20
+"""Bytes of one response; a server that sends more is in error."""
+
+
+class HttpFailure(Exception):
+    """A request that got no usable answer; ``kind``: connect, timeout, closed, status, body."""
+
+    def __init__(self, kind: str, message: str, status: int = 0) -> None:
+        self.kind, self.status = kind, status
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a server is: host, port, TLS and path prefix."""
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str, name: str = "url") -> Target:
+        """From ``http://host:port/prefix``. Credentials in a URL are refused: they leak."""
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError as error:
+            raise SettingError(name, redact_url(url), f"a URL ({error})") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise SettingError(name, redact_url(url), "http://HOST[:PORT] or https://HOST[:PORT]")
+        if parts.username or parts.password or parts.query or parts.fragment:
+            allowed = "a URL without credentials, query or fragment (see api_key_env, api_key_file)"
+            raise SettingError(name, redact_url(url), allowed)
+        tls = parts.scheme == "https"
+        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+
+    @property
+    def authority(self) -> str:
+        """The ``Host`` header's value."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def redact_url(url: str) -> str:
+    """A URL fit for messages: no user, password, query or fragment."""
+    head, at, tail = url.rpartition("@")
+    bare = (head.partition("://")[0] + "://" + tail if "://" in head else tail) if at else url
+    return bare.partition("?")[0].partition("#")[0]
+
+
+@dataclass(slots=True)
+class Event:
+    """One server-sent event: its data, and when its last byte arrived (``time.monotonic``)."""
+
+    at: float
+    data: bytes
+
+
+@dataclass(slots=True)
+class Response:
+    """A whole answer. ``events`` instead of ``body`` where the server streams."""
+
+    status: int
+    body: bytes
+    events: list[Event]
+    sent_at: float
+    done_at: float
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def json(self) -> Any:
+        """The body as plain data. Raises HttpFailure("body")."""
+        try:
+            return msgspec.json.decode(self.body)
+        except msgspec.DecodeError as error:
+            raise HttpFailure("body", f"the answer is not JSON: {error}", self.status) from None
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, one request at a time; httptools calls the ``on_`` methods."""
+
+    def __init__(self) -> None:
+        self.transport: asyncio.Transport | None = None
+        self.reusable = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._reset()
+
+    def _reset(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body = bytearray()
+        self._size = 0
+        self._events: list[Event] = []
+        self._streams = False
+        self._now = 0.0
+        self._status = 0
+        self.answered = False
+        self.reusable = False
+
+    async def exchange(self, request: bytes, timeout_s: float) -> Response:
+        """Send ``request``, wait for the whole answer. Raises HttpFailure."""
+        assert self.transport is not None
+        self._reset()
+        if self.transport.is_closing():
+            raise HttpFailure("closed", "the server closed the connection")
+        self._waiter = asyncio.get_running_loop().create_future()
+        sent = time.monotonic()
+        self.transport.write(request)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._waiter
+        except TimeoutError:
+            self.transport.abort()
+            raise HttpFailure("timeout", f"no complete answer within {timeout_s:g} s") from None
+        except asyncio.CancelledError:
+            self.transport.abort()
+            raise
+        return Response(
+            self._status, bytes(self._body), self._events, sent, self._now, self._headers
+        )
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._now = time.monotonic()
+        self.answered = True
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserError as error:
+            self._fail("body", f"not an HTTP answer: {error}")
+
+    def eof_received(self) -> bool:
+        self._until_close_ends()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.reusable = False
+        self._until_close_ends()
+        self._fail("closed", "the server closed the connection before its answer was complete")
+
+    def _until_close_ends(self) -> None:
+        """A body without length or chunks ends with the connection."""
+        framed = "content-length" in self._headers or "transfer-encoding" in self._headers
+        if self._status and not framed:
+            self._finish()
+
+    # httptools
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+
+    def on_headers_complete(self) -> None:
+        self._status = self._parser.get_status_code()
+        self._streams = self._headers.get("content-type", "").startswith("text/event-stream")
+
+    def on_body(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > MAX_BODY:
+            self._fail("body", f"the answer is longer than {MAX_BODY} bytes")
+            return
+        if self._streams and not self._body and data.startswith(b"data: "):
+            event, end, rest = data[6:].partition(b"\n\n")
+            if end and not rest and b"\n" not in event:  # the usual case, one event a segment
+                self._events.append(Event(self._now, event))
+                return
+        self._body += data
+        if self._streams:
+            self._split_events()
+
+    def on_message_complete(self) -> None:
+        self.reusable = self._parser.should_keep_alive()
+        self._finish()
+
+    def _split_events(self) -> None:
+        if b"\r" in self._body:
+            self._body = self._body.replace(b"\r\n", b"\n")
+        *events, rest = self._body.split(b"\n\n")
+        for event in events:
+            lines = event.split(b"\n")
+            data = [line[5:].lstrip(b" ") for line in lines if line.startswith(b"data:")]
+            if data:
+                self._events.append(Event(self._now, bytes(b"\n".join(data))))
+        self._body = bytearray(rest)
+
+    def _finish(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _fail(self, kind: str, message: str) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(HttpFailure(kind, message, self._status))
+            if self.transport is not None:
+                self.transport.abort()
+
+
+class Client:
+    """Requests to one server over a pool of kept-alive connections. Use inside one event loop."""
+
+    def __init__(
+        self, target: Target, *, headers: Mapping[str, str] | None = None, timeout_s: float = 600.0
+    ) -> None:
+        self.target = target
+        self.timeout_s = timeout_s
+        self._idle: list[_Connection] = []
+        self._tls = ssl.create_default_context() if target.tls else None
+        lines = {"Host": target.authority, "Accept": "application/json, text/event-stream"}
+        self._head = "".join(f"{k}: {v}\r\n" for k, v in (lines | dict(headers or {})).items())
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close idle connections."""
+        while self._idle:
+            transport = self._idle.pop().transport
+            if transport is not None:
+                transport.abort()
+
+    async def get(self, path: str, *, timeout_s: float | None = None) -> Response:
+        """GET; any status is returned. Raises HttpFailure for a transport failure."""
+        head = f"GET {self.target.prefix}{path} HTTP/1.1\r\n{self._head}\r\n"
+        return await self._send(head, b"", timeout_s)
+
+    async def post(self, path: str, body: object, *, timeout_s: float | None = None) -> Response:
+        """POST ``body`` as JSON. Raises HttpFailure, also for any status but 200."""
+        data = msgspec.json.encode(body)
+        head = (
+            f"POST {self.target.prefix}{path} HTTP/1.1\r\n{self._head}"
+            f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\n\r\n"
+        )
+        response = await self._send(head, data, timeout_s)
+        if response.status != 200:
+            raise HttpFailure("status", _refusal(response), response.status)
+        return response
+
+    async def _send(self, head: str, body: bytes, timeout_s: float | None) -> Response:
+        timeout = self.timeout_s if timeout_s is None else timeout_s
+        request = head.encode("latin-1") + body
+        while self._idle:
+            connection = self._idle.pop()
+            try:
+                return await self._exchange(connection, request, timeout)
+            except HttpFailure as failure:
+                if failure.kind != "closed" or connection.answered:
+                    raise
+                # The server had closed the idle connection: it never read the request.
+        return await self._exchange(await self._connect(timeout), request, timeout)
+
+    async def _exchange(
+        self, connection: _Connection, request: bytes, timeout_s: float
+    ) -> Response:
+        response = await connection.exchange(request, timeout_s)
+        if connection.reusable:
+            self._idle.append(connection)
+        elif connection.transport is not None:
+            connection.transport.abort()
+        return response
+
+    async def _connect(self, timeout_s: float) -> _Connection:
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(min(timeout_s, 10.0)):
+                _, connection = await loop.create_connection(
+                    _Connection, self.target.host, self.target.port, ssl=self._tls
+                )
+        except TimeoutError:
+            raise HttpFailure("connect", f"{self.target.authority} does not answer") from None
+        except OSError as error:
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise HttpFailure("connect", f"{self.target.authority}: {reason}") from None
+        return connection
+
+
+def _refusal(response: Response) -> str:
+    """One bounded line out of an error answer, whichever shape it has."""
+    text = response.body.decode(errors="replace")
+    try:
+        found = msgspec.json.decode(response.body)
+        found = found.get("error", found) if isinstance(found, dict) else found
+        text = found.get("message", text) if isinstance(found, dict) else str(found)
+    except msgspec.DecodeError:
+        pass
+    return f"the server answered {response.status}: {' '.join(str(text).split())[:300]}"
+
+
+def api_headers(settings: Mapping[str, str | None], environ: Mapping[str, str]) -> dict[str, str]:
+    """The authorization header from ``api_key_env`` or ``api_key_file``; never from a suite."""
+    from pathlib import Path
+
+    variable, file = settings.get("api_key_env"), settings.get("api_key_file")
+    if variable and file:
+        raise UsageError("api_key_env and api_key_file: give one of them")
+    if variable:
+        if variable not in environ:
+            raise SettingError("api_key_env", variable, "a variable that is set")
+        return {"Authorization": f"Bearer {environ[variable].strip()}"}
+    if file:
+        try:
+            key = Path(file).expanduser().read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise SettingError(
+                "api_key_file", file, f"a readable file ({error.strerror})"
+            ) from None
+        return {"Authorization": f"Bearer {key}"}
+    return {}
+
+
+async def together(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run ``jobs`` concurrently; their results in order. The first failure cancels the rest."""
+    tasks = [asyncio.ensure_future(job) for job in jobs]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

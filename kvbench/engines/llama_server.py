@@ -1,0 +1,314 @@
+"""Arm: llama.cpp's ``llama-server``, started here or attached to (``python -m`` runs it)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import re
+import shutil
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from kvbench.engines import completion, options, served
+from kvbench.engines.http import Client, HttpFailure, Target, together
+from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run, Task
+from kvbench.engines.serve import EngineFailure, serve
+from kvbench.engines.server_process import ServerProcess, clean_environment, launch
+from kvbench.engines.settings import parse_settings
+
+CAPABILITIES = ["tokens", "top2", "teacher", "text", "parallel", "logprobs"]
+QUIET = (["--cache-ram", "0"], ["--no-cache-idle-slots"], ["-fit", "off"], ["--no-webui"])
+"""Passed where the server knows them: prompts must not be restored from elsewhere (FORMATS)."""
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``[arms.settings]`` of engine ``llama-server``."""
+
+    program: list[str] | str = "llama-server"
+    url: str = ""
+    """Attach to a server that is running already; nothing is started then."""
+    context: Positive = 4096
+    """Tokens of context in all (``-c``), shared by the slots."""
+    parallel: Positive = 1
+    unified: bool = False
+    flash_attn: Literal["on", "off", "auto"] = "off"
+    gpu_layers: int | None = None
+    threads: Positive | None = None
+    args: list[str] = []
+    """Further options, passed as they are; one that ``--help`` does not name stops the arm."""
+    port: Annotated[int, msgspec.Meta(ge=1, le=65535)] | None = None
+    ready_s: float = 600.0
+    request_s: float = 3600.0
+    reuse_declared: bool = False
+    """Declares that prompts may be served from a cache (the suite's ``cache_may_serve``)."""
+    probabilities: Annotated[int, msgspec.Meta(ge=0, le=1000)] = 2
+    """``n_probs`` of gate runs. 0 leaves margins unavailable."""
+
+
+class LlamaServer:
+    """The adapter; ``program`` replaces the default one (the xllamacpp engine does that)."""
+
+    def __init__(self, name: str = "llama-server", program: list[str] | None = None) -> None:
+        self.name, self._program = name, program
+        self._settings = Settings()
+        self._server: ServerProcess | None = None
+        self._target: Target | None = None
+
+    def hello(self) -> ArmHello:
+        """The version is known once the program is: it comes with ``ready``."""
+        return ArmHello(protocol=PROTOCOL, name=self.name, version="", capabilities=CAPABILITIES)
+
+    def prepare(self, message: Prepare) -> Ready:
+        """Start the server or find the running one, and read what it really runs with."""
+        self._settings = settings = parse_settings(message.settings, Settings, self.name)
+        receipt: dict[str, str] = {}
+        version = ""
+        if settings.url:
+            self._target = Target.parse(settings.url)
+        else:
+            version, receipt = self._start(message.model)
+        return asyncio.run(self._ready(version, receipt))
+
+    def _start(self, model: str) -> tuple[str, dict[str, str]]:
+        program = self._command()
+        env = clean_environment()
+        known = options.probe(program, env)
+        build = self._build_command(program, model, known)
+        options.check_known(build(1)[len(program) :], known, program[0])
+        text = options.ask(program, "--version", env)
+        found = re.search(r"version:\s*(.+)", text)
+        version = found[1].strip() if found else ""
+        self._server = launch(
+            build,
+            port=self._settings.port,
+            health="/health",
+            timeout_s=self._settings.ready_s,
+            env=env,
+        )
+        self._target = self._server.target
+        return version, _binary_receipt(program)
+
+    def _command(self) -> list[str]:
+        given = self._settings.program
+        if self._program is not None and given == Settings().program:
+            return self._program
+        program = [given] if isinstance(given, str) else list(given)
+        if not program or shutil.which(program[0]) is None:
+            where = "a program in PATH, a path, or url = ... to attach"
+            raise EngineFailure("start", f"program {given!r} was not found; give {where}")
+        return program
+
+    def _build_command(
+        self, program: list[str], model: str, known: frozenset[str]
+    ) -> Callable[[int], list[str]]:
+        """The command line as a function of the port; options given in ``args`` are not doubled."""
+        s = self._settings
+        fixed = [
+            ["-m", model],
+            ["-c", str(s.context)],
+            ["-np", str(s.parallel)],
+            ["-fa", s.flash_attn],
+            [_unified_option(s.unified, known)],
+        ]
+        if s.gpu_layers is not None:
+            fixed.append(["-ngl", str(s.gpu_layers)])
+        if s.threads is not None:
+            fixed += [["-t", str(s.threads)], ["-tb", str(s.threads)]]
+        fixed += [option for option in QUIET if option[0] in known]
+        given = set(options.options_in(s.args))
+        doubled = [option[0] for option in fixed[:5] if option[0] in given]
+        if doubled:
+            raise EngineFailure("option", f"args: {doubled[0]} has a setting of its own; use that")
+        chosen = [word for option in fixed if option[0] not in given for word in option if word]
+
+        def command(port: int) -> list[str]:
+            return [*program, "--host", "127.0.0.1", "--port", str(port), *chosen, *s.args]
+
+        return command
+
+    async def _ready(self, version: str, receipt: dict[str, str]) -> Ready:
+        async with self._client() as client:
+            try:
+                props = (await client.get("/props", timeout_s=30.0)).json()
+            except HttpFailure as error:
+                raise EngineFailure("props", f"/props: {error}") from None
+        if not isinstance(props, dict):
+            raise EngineFailure("props", "/props is not an object")
+        build = str(props.get("build_info") or "")
+        if build:
+            receipt["build_info"] = build
+        defaults = props.get("default_generation_settings")
+        effective = {
+            "total_slots": props.get("total_slots"),
+            "n_ctx_slot": defaults.get("n_ctx") if isinstance(defaults, dict) else None,
+            "model_path": Path(str(props.get("model_path", ""))).name,
+        }
+        self._check_effective(effective, version or build)
+        notes = ["attached to a running server"] if self._settings.url else []
+        return Ready(version=version or build, receipt=receipt, effective=effective, notes=notes)
+
+    def _check_effective(self, effective: dict[str, Any], version: str) -> None:
+        """What was asked for against what the server says; attached servers are only reported."""
+        s, slots = self._settings, effective["total_slots"]
+        if slots is None:
+            raise EngineFailure("props", f"/props of {version!r} has no total_slots")
+        if s.url:
+            return
+        if slots != s.parallel:
+            message = f"asked for {s.parallel} slots, the server ({version}) has {slots}"
+            raise EngineFailure("effective", message)
+
+    def _client(self) -> Client:
+        assert self._target is not None
+        return Client(self._target, timeout_s=self._settings.request_s)
+
+    def run(self, message: Run) -> Reply:
+        """All prompts at once, one slot each."""
+        task = message.task
+        if task.options:
+            raise EngineFailure("option", f"task option {min(task.options)!r} is unknown")
+        if self._server is not None and self._server.ended:
+            raise EngineFailure("server", f"the server {self._server.describe_end()}")
+        work = self._forced(message) if task.teacher is not None else self._decode(message)
+        return asyncio.run(work)
+
+    async def _decode(self, message: Run) -> Reply:
+        task = message.task
+        async with self._client() as client:
+            if task.warmup:
+                warm = [prompt[::-1] for prompt in task.prompts]
+                await self._ask_all(client, warm, task.warmup, probabilities=0)
+            n = self._settings.probabilities if task.detail else 0
+            answers = await self._ask_all(client, task.prompts, task.generate, probabilities=n)
+        return served.reply(
+            message.id, [self._stream(a, task) for a in answers], detail=task.detail
+        )
+
+    async def _forced(self, message: Run) -> Reply:
+        """What the server would choose at every position of the given tokens, one request each."""
+        task = message.task
+        assert task.teacher is not None
+        streams: list[served.Stream] = []
+        async with self._client() as client:
+            for position in range(task.generate):
+                prompts = [
+                    [*_ids(prompt), *forced[:position]]
+                    for prompt, forced in zip(task.prompts, task.teacher, strict=True)
+                ]
+                n = max(2, self._settings.probabilities)
+                answers = await self._ask_all(client, prompts, 1, probabilities=n)
+                step = [self._stream(answer, task) for answer in answers]
+                streams = _joined(streams, step) if streams else step
+        return served.reply(message.id, streams, detail=True)
+
+    async def _ask_all(
+        self,
+        client: Client,
+        prompts: Sequence[list[int] | str],
+        generate: int,
+        *,
+        probabilities: int,
+    ) -> list[completion.Completion]:
+        return await together(
+            self._ask(client, slot, prompt, generate, probabilities)
+            for slot, prompt in enumerate(prompts)
+        )
+
+    async def _ask(
+        self, client: Client, slot: int, prompt: list[int] | str, generate: int, probabilities: int
+    ) -> completion.Completion:
+        reuse = self._settings.reuse_declared
+        body = completion.request(
+            prompt, generate, slot=slot, probabilities=probabilities, cache_prompt=reuse
+        )
+        try:
+            done = completion.parse(await client.post("/completion", body))
+        except HttpFailure as error:
+            raise EngineFailure("request", f"sequence {slot}: {self._why(error)}") from None
+        if not reuse and (why := completion.reused(done, prompt)) is not None:
+            raise EngineFailure("reused-prompt", f"sequence {slot}: {why}")
+        if done.truncated:
+            raise EngineFailure("truncated", f"sequence {slot}: the server cut its prompt")
+        return done
+
+    def _why(self, error: HttpFailure) -> str:
+        if self._server is not None and error.kind in ("closed", "connect"):
+            self._server.wait_a_moment()
+            if self._server.ended:
+                return f"{error}; the server {self._server.describe_end()}"
+        return str(error)
+
+    def _stream(self, done: completion.Completion, task: Task) -> served.Stream:
+        timings = done.timings
+        assert timings is not None
+        numbers: dict[str, float] = {}
+        if timings.prompt_ms:
+            numbers["prefill_tok_s"] = timings.prompt_n / timings.prompt_ms * 1e3
+        if timings.predicted_ms:
+            numbers["server_decode_tok_s"] = timings.predicted_n / timings.predicted_ms * 1e3
+        if timings.draft_n:
+            numbers["draft_accepted"] = (timings.draft_n_accepted or 0) / timings.draft_n
+        return served.Stream(
+            sent_at=done.sent_at,
+            arrivals=done.arrivals,
+            count=timings.predicted_n,
+            text=done.text,
+            stop=done.stop,
+            tokens=done.tokens,
+            top2=done.top2 if task.detail and self._settings.probabilities else None,
+            logprobs=done.logprobs if task.detail and self._settings.probabilities > 2 else None,
+            prompt_count=timings.prompt_n,
+            numbers=numbers,
+        )
+
+    def close(self) -> None:
+        """Stop the server if it is ours."""
+        if self._server is not None:
+            self._server.stop()
+
+
+def _joined(streams: list[served.Stream], step: list[served.Stream]) -> list[served.Stream]:
+    for whole, part in zip(streams, step, strict=True):
+        whole.arrivals += part.arrivals
+        whole.count += part.count
+        whole.text += part.text
+        whole.stop = part.stop
+        whole.tokens = (whole.tokens or []) + (part.tokens or [])
+        whole.top2 = (whole.top2 or []) + (part.top2 or [])
+        whole.logprobs = None if part.logprobs is None else (whole.logprobs or []) + part.logprobs
+    return streams
+
+
+def _ids(prompt: list[int] | str) -> list[int]:
+    if isinstance(prompt, str):
+        raise EngineFailure("teacher", "forced runs need prompts as token ids")
+    return prompt
+
+
+def _unified_option(unified: bool, known: frozenset[str]) -> str:
+    """Builds before the option existed had one cache layout only: then there is none to give."""
+    option = "--kv-unified" if unified else "--no-kv-unified"
+    if option in known or unified:
+        return option
+    return ""
+
+
+def _binary_receipt(program: list[str]) -> dict[str, str]:
+    path = shutil.which(program[0])
+    if path is None:
+        return {}
+    digest = hashlib.sha256()
+    with Path(path).open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return {"program_sha256": digest.hexdigest()}
+
+
+if __name__ == "__main__":
+    sys.exit(serve(LlamaServer()))
