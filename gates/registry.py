@@ -27,7 +27,10 @@ class Entry(NamedTuple):
     default: bool = True
 
 
-GATES: dict[str, Entry] = {}
+GATES: dict[str, Entry] = {
+    "single": Entry("gates.exact.single", "every look-ahead depth gives the ordered path's bytes"),
+    "parallel": Entry("gates.exact.parallel", "8 clients asking different questions at once"),
+}
 """In the order in which they run."""
 
 

@@ -16,6 +16,7 @@ class Entry(NamedTuple):
 
 
 COMMANDS: dict[str, Entry] = {
+    "gate": Entry("kvbench.cli.gate", "Say whether outputs are exact, and where they differ."),
     "assets": Entry("kvbench.cli.assets", "Pull, list and remove models and texts."),
     "ab": Entry("kvbench.cli.ab", "Gate a suite's arms, run its blocks, judge."),
     "show": Entry("kvbench.cli.show", "Draw a stored experiment's tables again."),

@@ -1,58 +1,64 @@
-"""From a suite's arm and task to what goes over the wire: settings, command, prompts."""
+"""From a suite's arm and cell to what goes over the wire: settings, prompts."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
-from kvbench.engines.arm import PROGRAM, Arm
+from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Task
 from kvbench.errors import SettingError, UsageError
-from kvbench.spec import ArmSpec, Model, Workload
-from kvbench.spec import Task as RunTask
+from kvbench.spec import ArmSpec, Link, Workload
 
 if TYPE_CHECKING:
-    from kvbench.decoder import model as decoder_model
+    from kvbench.decoder.model import Model
 
 REFERENCE = "reference"
+NO_MODEL = "none"
+"""The suite's model where every arm knows its own: prompts are then text."""
 TEXT_ENGINES = frozenset({"openai", "vllm-bench"})
 """Engines that take prompts as text unless their settings say ``prompts = "tokens"``."""
-WARMUP_TOKENS = 4
-"""Decoded and discarded per warm-up pass."""
+OWN_NAMES = frozenset({REFERENCE, "program", *TEXT_ENGINES})
+"""Engines that are given the model's reference as it stands; the others get a file's path."""
 
 
-def bind(spec: ArmSpec, task: RunTask) -> tuple[Arm, Task]:
-    """The arm to start and the task to send. Raises UsageError for what cannot be asked of it."""
+def bind_arm(
+    spec: ArmSpec,
+    model: str,
+    *,
+    link: Link | None = None,
+    affinity: tuple[int, ...] | None = None,
+    reuse_declared: bool = False,
+) -> Arm:
+    """The process to start. ``affinity`` is the suite's; the arm's own comes before it.
+
+    Raises SettingError for what cannot be asked of the engine.
+    """
     settings = dict(spec.settings)
-    if spec.engine == REFERENCE:
-        settings |= _reference_settings(spec, task)
-    elif spec.faults:
-        raise SettingError("faults", spec.faults, "only for the reference engine", spec.name)
-    elif task.link is not None:
-        raise SettingError("link", task.link.label, "only for the reference engine", spec.name)
-    command: list[str] = []
-    if spec.engine == PROGRAM:
-        command = _command(settings.pop("command", []), spec.name)
-    wants_text = spec.engine in TEXT_ENGINES and settings.get("prompts") != "tokens"
-    arm = Arm(
+    if link is not None:
+        settings |= _link(spec, link)
+    if reuse_declared and spec.engine != REFERENCE:
+        settings["reuse_declared"] = True
+    return Arm(
         name=spec.name,
         engine=spec.engine,
-        model=model_ref(task.model, spec.engine),
+        model=model_path(model, spec.engine),
         settings=settings,
-        command=command,
+        command=list(spec.command),
         env=spec.env,
+        cwd=spec.cwd,
+        affinity=affinity if spec.affinity is None else spec.affinity,
     )
-    return arm, Task(
-        prompts=list(prompts(task.model, task.workload, as_text=wants_text)),
-        generate=task.workload.generate,
-        warmup=task.warmup * WARMUP_TOKENS,
-        teacher=[list(row) for row in task.forced] or None,
-        detail=task.purpose == "gate",
-        name=workload_name(task.workload),
-        options=task.options,
+
+
+def bind_task(spec: ArmSpec, model: str, workload: Workload) -> Task:
+    """What the arm decodes: prompts of the exact length, equal for every arm that takes ids."""
+    as_text = spec.engine in TEXT_ENGINES and spec.settings.get("prompts") != "tokens"
+    return Task(
+        prompts=prompts(model, workload, as_text=as_text),
+        generate=workload.generate,
+        warmup=workload.warmup,
+        name=workload_name(workload),
     )
 
 
@@ -62,29 +68,24 @@ def workload_name(workload: Workload) -> str:
     return f"{workload.kind}-{workload.prompt_tokens}{sequences}"
 
 
-def model_ref(model: Model, engine: str) -> str:
-    """What the arm is given to load: the reference's own spelling, or a file's path."""
-    if model.ref == "synthetic":
-        parts = dict(model.synthetic)
-        preset = parts.pop("preset", "small")
-        ref = ",".join([f"synthetic:{preset}", *(f"{key}={value}" for key, value in parts.items())])
-    else:
-        ref = model.ref
-    if engine in (REFERENCE, PROGRAM) or "/" in ref or ref.startswith("synthetic:"):
-        return ref
+def model_path(model: str, engine: str) -> str:
+    """What the arm is given to load."""
+    if model == NO_MODEL:
+        return ""
+    if engine in OWN_NAMES or model.startswith("synthetic:"):
+        return model
     from kvbench.decoder.model import gguf_path
 
-    return str(gguf_path(ref))
+    return str(gguf_path(model))
 
 
-def prompts(
-    model: Model, workload: Workload, *, as_text: bool = False
-) -> Sequence[list[int] | str]:
+def prompts(model: str, workload: Workload, *, as_text: bool = False) -> list[list[int] | str]:
     """One prompt per sequence, each of exactly ``prompt_tokens`` ids of the model's tokenizer."""
     if workload.history == "seeded":
         raise UsageError('workload.history = "seeded" is not available yet; use "text"')
-    ref = model_ref(model, REFERENCE)
-    return [list(p) if isinstance(p, tuple) else p for p in _prompts(ref, workload, as_text)]
+    if model == NO_MODEL:
+        raise UsageError('model = "none": prompts need the tokenizer of a model to have a length')
+    return [list(p) if isinstance(p, tuple) else p for p in _prompts(model, workload, as_text)]
 
 
 @lru_cache(maxsize=64)
@@ -117,33 +118,17 @@ def _prompts(ref: str, workload: Workload, as_text: bool) -> tuple[tuple[int, ..
 
 
 @lru_cache(maxsize=2)
-def _open(ref: str) -> decoder_model.Model:
+def _open(ref: str) -> Model:
     from kvbench.decoder.model import open_model
 
     return open_model(ref)
 
 
-def _reference_settings(spec: ArmSpec, task: RunTask) -> dict[str, Any]:
-    settings: dict[str, Any] = {}
-    if spec.faults:
-        names = [k if v is True else f"{k}={v}" for k, v in spec.faults.items()]
-        settings["faults"] = names
-    if task.link is not None:
-        if "link_gb_s" in spec.settings:
-            raise SettingError(
-                "link_gb_s", spec.settings["link_gb_s"], "not beside the suite's link", spec.name
-            )
-        settings["link_gb_s"] = task.link.bytes_per_s / 1e9
-    if task.audit:
-        settings["audit"] = True
-    return settings
-
-
-def _command(raw: object, arm: str) -> list[str]:
-    try:
-        command = msgspec.convert([raw] if isinstance(raw, str) else raw, list[str])
-    except msgspec.ValidationError as error:
-        raise UsageError(f"arm {arm}: command: {error}") from None
-    if not command:
-        raise SettingError("command", raw, "a program and its arguments", f"arm {arm}")
-    return command
+def _link(spec: ArmSpec, link: Link) -> dict[str, Any]:
+    """The cpu device's bandwidth, which only the reference decoder can be given."""
+    if spec.engine != REFERENCE:
+        raise SettingError("link", link.label, "only with the reference engine", f"arm {spec.name}")
+    if "link_gb_s" in spec.settings:
+        given = spec.settings["link_gb_s"]
+        raise SettingError("link_gb_s", given, "not beside the suite's link", f"arm {spec.name}")
+    return {"link_gb_s": link.bytes_per_s / 1e9}

@@ -111,6 +111,7 @@ class LineProcess:
         *,
         env: Mapping[str, str],
         cwd: str | None = None,
+        affinity: Sequence[int] | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.command = list(command)
@@ -121,11 +122,12 @@ class LineProcess:
         self._scanned = 0
         self._lifeline, guard_end = socket.socketpair()
         with guard_end:
-            argv = [sys.executable, "-I", "-S", str(GUARD), str(guard_end.fileno()), *self.command]
+            cpus = "-" if affinity is None else ",".join(map(str, affinity))
+            guard = [sys.executable, "-I", "-S", str(GUARD), str(guard_end.fileno()), cpus]
             # A popen that fails (no memory, no processes left) leaves only the socket to close.
             try:
                 self._guard = subprocess.Popen(
-                    argv,
+                    [*guard, *self.command],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,

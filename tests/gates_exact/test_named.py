@@ -1,0 +1,63 @@
+"""``kvbench gate`` passes as it is and fails for every planted fault (FAULTS.md, issue numbers)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from gates.registry import GATES, GateOptions, load, names
+from kvbench.cli import main
+from kvbench.errors import SettingError
+
+TINY = "synthetic:tiny,layers=6,vocab=400"
+WAITS = ["no_ready_wait", "no_release_wait", "no_boundary_wait", "no_tail_wait", "no_store_wait"]
+
+
+@pytest.mark.parametrize("gate", ["single", "parallel"])
+def test_the_unharmed_decoder_passes(gate: str) -> None:
+    """T6-T8, M: every depth and path gives the ordered path's bytes."""
+    report = load(gate)(GateOptions(model=TINY, quick=True))
+    assert report.outcome == "passed", report.message
+    assert any("quick" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("fault", WAITS)
+def test_leaving_out_any_wait_fails_the_gate(
+    fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A fault switch, not an edit: the gate fails each time, with exit code 4."""
+    code = main(["gate", "single", "--quick", "--model", TINY, "--inject", fault])
+    assert code == 4
+    assert "first at sequence 0, position" in capsys.readouterr().out
+
+
+def test_an_unknown_fault_is_a_failure_that_names_the_known_ones(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code = main(["gate", "single", "--quick", "--model", TINY, "--inject", "no_such"])
+    assert code == 6
+    assert "no_ready_wait" in capsys.readouterr().out
+
+
+def test_json_and_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "gate.xml"
+    arguments = ["gate", "parallel", "--quick", "--model", TINY, "--json", "--junit", str(file)]
+    assert main(arguments) == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    assert report["outcome"] == "passed" and report["gate"] == "parallel"
+    suite = ElementTree.parse(file).getroot()[0]
+    assert suite.get("failures") == "0" and int(suite.get("tests", "0")) == len(report["checks"])
+
+
+def test_listing_and_unknown_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["gate", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in GATES)
+    assert main(["gate", "no-such-gate"]) == 2
+    assert "single" in capsys.readouterr().err
+    with pytest.raises(SettingError):
+        load("no-such-gate")
+    assert set(names(default_only=True)) <= set(names())
