@@ -8,9 +8,7 @@ from typing import Any
 
 from gates.registry import GateOptions
 from kvbench.engines.arm import Arm
-from kvbench.engines.bind import prompts, workload_name
 from kvbench.engines.protocol import Task
-from kvbench.spec import Workload
 
 DEFAULT_MODEL = "smollm2"
 DELAYS = ("none", "slow_transfer", "slow_compute", "slow_store", "jitter")
@@ -76,19 +74,23 @@ def tasks(
     sequences: int = 1,
 ) -> list[Task]:
     """One task per kind and length, each with a nonce of its own."""
-    model = model_name(options)
-    workloads = [
-        Workload(
-            kind=kind,
-            prompt_tokens=length,
-            generate=generate,
-            sequences=sequences,
-            seed=options.seed,
-        )
-        for kind in kinds
-        for length in lengths
-    ]
-    return [
-        Task(prompts=prompts(model, work), generate=generate, name=workload_name(work))
-        for work in workloads
-    ]
+    from kvbench.decoder.model import open_model
+    from kvbench.workloads import prompt_tokens
+
+    model = open_model(model_name(options))
+    found = []
+    for kind, length in itertools.product(kinds, lengths):
+        prompts: list[list[int] | str] = [
+            prompt_tokens(
+                kind,
+                length,
+                tokenizer=model.tokenizer,
+                seed=options.seed,
+                index=index,
+                vocab_size=model.config.vocab_size,
+            )
+            for index in range(sequences)
+        ]
+        clients = f"x{sequences}" if sequences > 1 else ""
+        found.append(Task(prompts=prompts, generate=generate, name=f"{kind}-{length}{clients}"))
+    return found

@@ -49,8 +49,6 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     command: list[str] = []
     env: dict[str, str] = {}
     cwd: str | None = None
-    affinity: tuple[int, ...] | None = None
-    """CPU numbers of the arm's whole process tree; None: the harness's own."""
 
     def argv(self) -> list[str]:
         """The command line of the arm's process. Raises SettingError for an unknown engine."""

@@ -1,10 +1,9 @@
 """Stands between the harness and an arm's process tree, so that nothing can outlive either.
 
-Run as a program of its own (``python -I -S guard.py LIFELINE_FD CPUS command ...``), standard
-library only. CPUS is a comma-separated list, or ``-`` for no restriction. The arm inherits stdin,
-stdout and stderr. The guard holds one end of a socket, the lifeline: when its other end closes,
-because the harness asked or because it died in any way, or when the arm itself exits, the guard
-kills everything that descends from it and says how the arm ended.
+Run as a program of its own (``python -I -S guard.py LIFELINE_FD command ...``), standard library
+only. The arm inherits stdin, stdout and stderr. The guard holds one end of a socket, the lifeline:
+when its other end closes, because the harness asked or because it died in any way, or when the
+arm itself exits, the guard kills everything that descends from it and says how the arm ended.
 
 It is a child subreaper (Linux), so that a process which detached itself with a double fork is
 still found. Elsewhere the arm's process group is what is killed.
@@ -147,10 +146,8 @@ def hear(lifeline: int) -> bytes:
 
 
 def main(argv: list[str]) -> int:
-    """``argv``: the lifeline's file descriptor, CPU numbers, then the arm's command line."""
-    lifeline, cpus, command = int(argv[0]), argv[1], argv[2:]
-    if cpus != "-":
-        os.sched_setaffinity(0, {int(cpu) for cpu in cpus.split(",")})
+    """``argv``: the lifeline's file descriptor, then the arm's command line."""
+    lifeline, command = int(argv[0]), argv[1:]
     os.set_inheritable(lifeline, False)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     wakeup, wakeup_write = os.pipe()

@@ -79,7 +79,7 @@ class LlamaServer:
         program = self._command()
         env = clean_environment()
         known = options.probe(program, env)
-        build = self._build_command(program, model, known)
+        build = self._build_command(program, _model_file(model), known)
         options.check_known(build(1)[len(program) :], known, program[0])
         text = options.ask(program, "--version", env)
         found = re.search(r"version:\s*(.+)", text)
@@ -271,6 +271,17 @@ class LlamaServer:
         """Stop the server if it is ours."""
         if self._server is not None:
             self._server.stop()
+
+
+def _model_file(model: str) -> str:
+    """A GGUF file for an asset's name; a path stays as it is."""
+    if not model:
+        raise EngineFailure("model", "the suite names no model, and llama-server needs one")
+    if "/" in model or model.endswith(".gguf"):
+        return model
+    from kvbench.decoder.model import gguf_path
+
+    return str(gguf_path(model))
 
 
 def _joined(streams: list[served.Stream], step: list[served.Stream]) -> list[served.Stream]:

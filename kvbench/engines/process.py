@@ -111,7 +111,6 @@ class LineProcess:
         *,
         env: Mapping[str, str],
         cwd: str | None = None,
-        affinity: Sequence[int] | None = None,
         limits: Limits | None = None,
     ) -> None:
         self.command = list(command)
@@ -122,8 +121,7 @@ class LineProcess:
         self._scanned = 0
         self._lifeline, guard_end = socket.socketpair()
         with guard_end:
-            cpus = "-" if affinity is None else ",".join(map(str, affinity))
-            guard = [sys.executable, "-I", "-S", str(GUARD), str(guard_end.fileno()), cpus]
+            guard = [sys.executable, "-I", "-S", str(GUARD), str(guard_end.fileno())]
             # A popen that fails (no memory, no processes left) leaves only the socket to close.
             try:
                 self._guard = subprocess.Popen(

@@ -10,7 +10,6 @@ run_once(arm, task)                   all of it in a fresh process, failures as 
 from __future__ import annotations
 
 import contextlib
-import os
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -21,7 +20,7 @@ import msgspec
 from kvbench.engines import protocol
 from kvbench.engines.arm import Arm
 from kvbench.engines.process import EndOfOutput, Exit, Limits, LineProcess, LineTimeout, OutputLimit
-from kvbench.errors import ArmFailure, SettingError
+from kvbench.errors import ArmFailure
 from kvbench.records import Failure, Result
 
 HARNESS = "kvbench"
@@ -105,7 +104,6 @@ class ArmSession:
             self.arm.argv(),
             env=self.arm.environ(),
             cwd=self.arm.cwd,
-            affinity=self._affinity(),
             limits=self._limits,
         )
         ours = protocol.HarnessHello(protocol=protocol.PROTOCOL, harness=HARNESS)
@@ -115,19 +113,6 @@ class ArmSession:
         if hello.protocol != protocol.PROTOCOL:
             self._breach(f"speaks protocol {hello.protocol}, not {protocol.PROTOCOL}")
         self.hello = hello
-
-    def _affinity(self) -> tuple[int, ...] | None:
-        """The arm's CPUs; refused where this machine does not let us have them."""
-        wanted = self.arm.affinity
-        if wanted is None:
-            return None
-        if not hasattr(os, "sched_setaffinity"):
-            raise SettingError("affinity", list(wanted), "not on this system", self.arm.name)
-        allowed = os.sched_getaffinity(0)
-        if not wanted or not set(wanted) <= allowed:
-            usable = ", ".join(map(str, sorted(allowed)))
-            raise SettingError("affinity", list(wanted), f"some of {usable}", self.arm.name)
-        return wanted
 
     def prepare(self) -> protocol.Ready:
         """Send the arm its model and settings, and wait until it is ready."""

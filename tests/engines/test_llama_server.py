@@ -161,11 +161,14 @@ sys.exit(s.main())
 
 def test_a_server_that_starts_slowly(tmp_path: Path) -> None:
     program = [sys.executable, LLAMA, "--slow", "1.0"]
-    slow = Arm(name="a", engine="llama-server", model="m", settings={"program": program})
+    slow = Arm(name="a", engine="llama-server", model="m.gguf", settings={"program": program})
     task = Task(prompts=prompts(1), generate=4)
     assert isinstance(run_once(slow, task, QUICK).outcome, Reply)
     hasty = Arm(
-        name="a", engine="llama-server", model="m", settings={"program": program, "ready_s": 0.2}
+        name="a",
+        engine="llama-server",
+        model="m.gguf",
+        settings={"program": program, "ready_s": 0.2},
     )
     assert failure(run_once(hasty, task, QUICK)).kind == "timeout"
 
