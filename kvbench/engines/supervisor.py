@@ -259,7 +259,7 @@ def _last_line(text: str) -> str:
     return _one_line(lines[-1]) if lines else ""
 
 
-def _one_line(text: str, limit: int = 300) -> str:
+def _one_line(text: str, limit: int = 1000) -> str:
     """Printable, one line, bounded: what an arm says goes into records and terminals."""
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
