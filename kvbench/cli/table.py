@@ -19,6 +19,7 @@ COMMANDS: dict[str, Entry] = {
     "gate": Entry("kvbench.cli.gate", "Say whether outputs are exact, and where they differ."),
     "assets": Entry("kvbench.cli.assets", "Pull, list and remove models and texts."),
     "ab": Entry("kvbench.cli.ab", "Gate a suite's arms, run its blocks, judge."),
+    "run": Entry("kvbench.cli.run", "Decode once: text, tokens/s, bandwidth, hashes."),
     "show": Entry("kvbench.cli.show", "Draw a stored experiment's tables again."),
     "profile": Entry(
         "kvbench.cli.profile", "Count API calls, overlap and gaps; draw the timeline."

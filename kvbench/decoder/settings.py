@@ -38,7 +38,8 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: Literal["cpu", "cuda"] = "cpu"
     devices: int = 1
     """Devices over which the layers are split."""
-    kv_type: Literal["f16", "q8_0", "q4_0"] = "f16"
+    kv_type: Literal["f32", "f16", "q8_0", "q4_0"] = "f16"
+    """f32 is for comparisons with a peer, on the cpu device alone."""
     unified: bool = False
     pinned: bool = True
     resident: bool = False
@@ -98,6 +99,8 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise SettingError("graphs", True, "not with a loop in which the host waits")
         if self.graphs and self.devices > 1:
             raise SettingError("graphs", True, "one device; layers split over several run eagerly")
+        if self.kv_type == "f32" and self.device != "cpu":
+            raise SettingError("kv_type", "f32", "f16, q8_0 or q4_0 on a GPU")
         if self.resident and self.depth:
             raise SettingError("depth", self.depth, "0 where all KV is resident on the device")
 

@@ -19,7 +19,7 @@ from kvbench.errors import SettingError
 
 F32 = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
-KVName = Literal["f16", "q8_0", "q4_0"]
+KVName = Literal["f32", "f16", "q8_0", "q4_0"]
 
 BLOCK = 32
 GROUP = 8
@@ -56,6 +56,26 @@ class KVType(ABC):
     @abstractmethod
     def decode(self, rows: Bytes, out: F32) -> None:
         """Decode [n, pitch] bytes into ``out`` [n, values]."""
+
+
+class Single(KVType):
+    """IEEE single precision: nothing is rounded, to compare with a peer that rounds nothing."""
+
+    name: KVName = "f32"
+
+    @property
+    def row_bytes(self) -> int:
+        return 4 * self.values
+
+    @property
+    def pitch(self) -> int:
+        return -(-self.row_bytes // 16) * 16
+
+    def encode(self, rows: F32, out: Bytes) -> None:
+        out[:, : self.row_bytes] = np.ascontiguousarray(rows).view(np.uint8)
+
+    def decode(self, rows: Bytes, out: F32) -> None:
+        np.copyto(out, rows.view(np.float32)[:, : self.values])
 
 
 class F16(KVType):
@@ -155,14 +175,14 @@ class Q4_0(_Blocks):  # noqa: N801 - the format's name
         np.multiply((packed >> 4).view(np.int8) - np.int8(8), scales, out=shaped[:, :, 16:])
 
 
-_TYPES: dict[str, type[KVType]] = {"f16": F16, "q8_0": Q8_0, "q4_0": Q4_0}
+_TYPES: dict[str, type[KVType]] = {"f32": Single, "f16": F16, "q8_0": Q8_0, "q4_0": Q4_0}
 
 
 def kv_type(name: str, *, n_kv_heads: int, head_dim: int) -> KVType:
     """The KV type ``name`` for a model's heads; block formats need whole blocks per head."""
     if name not in _TYPES:
         raise SettingError("kv_type", name, "one of " + ", ".join(_TYPES))
-    if name != "f16" and head_dim % BLOCK:
+    if issubclass(_TYPES[name], _Blocks) and head_dim % BLOCK:
         raise SettingError(
             "kv_type",
             name,

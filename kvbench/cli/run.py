@@ -1,0 +1,83 @@
+"""``kvbench run``: decode once; text, speed and hashes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from kvbench.cli.output import json_option, print_json
+
+if TYPE_CHECKING:
+    from runner.once import Once
+
+
+@click.command("run")
+@click.option("--model", default="smollm2", show_default=True, help="Asset, .gguf or synthetic:…")
+@click.option("--prompt", help="Text to continue, instead of a workload.")
+@click.option(
+    "--kind", default="prose", show_default=True, help="prose, code, json, dialogue or a file."
+)
+@click.option("--prompt-tokens", type=int, default=1024, show_default=True)
+@click.option("--generate", type=int, default=48, show_default=True, help="Tokens a sequence.")
+@click.option("--sequences", type=click.IntRange(1, 64), default=1, show_default=True)
+@click.option("--seed", type=int, default=1, show_default=True)
+@click.option(
+    "--set", "settings", multiple=True, metavar="NAME=VALUE", help="A decoder setting: depth=1 …"
+)
+@json_option
+def command(
+    model: str,
+    prompt: str | None,
+    kind: str,
+    prompt_tokens: int,
+    generate: int,
+    sequences: int,
+    seed: int,
+    settings: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Decode once with the reference decoder: text, tokens/s, achieved bandwidth, hashes."""
+    from kvbench import assets
+    from kvbench.cli.pull_progress import PullProgress
+    from runner.once import Request, decode_once
+
+    if model in assets.CATALOGUE:
+        with PullProgress() as progress:
+            assets.ensure(model, progress.update)
+    once = decode_once(
+        Request(
+            model=model,
+            kind=kind,
+            prompt=prompt,
+            prompt_tokens=prompt_tokens,
+            generate=generate,
+            sequences=sequences,
+            seed=seed,
+            settings=settings,
+        )
+    )
+    if as_json:
+        print_json(once)
+        return
+    for line in _lines(once):
+        click.echo(line)
+
+
+def _lines(once: Once) -> list[str]:
+    result, metrics = once.result, once.result.metrics
+    lines = [*once.texts, "--"] if once.texts else []
+    counts = sorted(set(once.prompt_tokens))
+    lines.append(
+        f"{once.model} ({once.model_digest[:12]}): {result.sequences} x"
+        f" {'/'.join(map(str, counts))} tokens of prompt, {result.tokens} decoded"
+    )
+    lines.append(
+        f"{result.tokens / result.decode_s:.2f} tokens/s, {metrics['step_ms']:.2f} ms/step"
+    )
+    lines.append(
+        f"read: weights {metrics['weight_gb_s']:.2f} GB/s, KV over the link"
+        f" {metrics['window_gb_s']:.3f} GB/s ({metrics['window_mib_per_step']:.2f} MiB a step)"
+    )
+    lines += [f"{name}: {digest}" for name, digest in sorted(result.hashes.items())]
+    return lines
