@@ -54,7 +54,7 @@ def command(
     verbose: bool,
     as_json: bool,
 ) -> int:
-    """Check that nothing but the time changes: every gate, or those named.
+    """Say whether outputs are exact, and where they differ.
 
     Exit code 0 if all passed, 4 for a mismatch or what cannot be gated, 6 if an arm failed.
     """

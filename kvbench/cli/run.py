@@ -37,7 +37,7 @@ def command(
     settings: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Decode once with the reference decoder: text, tokens/s, achieved bandwidth, hashes."""
+    """Decode once: text, tokens/s, bandwidth, hashes."""
     from kvbench import assets
     from kvbench.cli.pull_progress import PullProgress
     from runner.once import Request, decode_once
