@@ -30,6 +30,7 @@ COMMANDS: dict[str, Entry] = {
     "verify": Entry("kvbench.cli.verify", "Judge a bundle again, from its raw runs."),
     "export": Entry("kvbench.cli.export", "Write a stored experiment in another format."),
     "clean": Entry("kvbench.cli.clean", "Remove caches or old experiments."),
+    "doctor": Entry("kvbench.cli.doctor", "Say what makes this machine noisy."),
     "calibrate": Entry("kvbench.cli.calibrate", "Measure and store this machine's A/A floor."),
     "validate": Entry("kvbench.cli.validate", "Check the verdicts' error rates by simulation."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
