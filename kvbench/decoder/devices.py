@@ -28,8 +28,14 @@ def open_devices(
     hooks: Hooks,
     picker: Picker | None = None,
     capacity: int | None = None,
+    name: str = "",
+    beside: Device | None = None,
 ) -> list[Device]:
-    """The devices that ``settings`` asks for; ``capacity`` bounds each one's memory in bytes."""
+    """The devices that ``settings`` asks for; ``capacity`` bounds each one's memory in bytes.
+
+    ``name``: theirs, if it is not to be the kind's. ``beside``: a device of another engine, with
+    which the explorer's devices share one order of work.
+    """
     common: dict[str, Any] = {
         "log": log,
         "hooks": hooks,
@@ -37,9 +43,14 @@ def open_devices(
         "poison": settings.poison,
     }
     if settings.explore >= 0 or picker is not None:
-        schedule = Schedule(picker or Picker(settings.explore))
+        if isinstance(beside, ExplorerDevice):
+            schedule = beside.schedule
+        else:
+            schedule = Schedule(picker or Picker(settings.explore))
         return [
-            ExplorerDevice(f"cpu{i}", schedule=schedule, context=_context(settings), **common)
+            ExplorerDevice(
+                f"{name or 'cpu'}{i}", schedule=schedule, context=_context(settings), **common
+            )
             for i in range(settings.devices)
         ]
     if settings.device == "cuda":
@@ -51,7 +62,7 @@ def open_devices(
     bandwidth = settings.link_gb_s * 1e9 * share or None
     return [
         ThreadDevice(
-            f"cpu{i}",
+            f"{name or 'cpu'}{i}",
             link=Link(bandwidth, settings.link_latency_us * 1e-6),
             charge=WaitCharge(settings.wait_cost_us * 1e-6),
             context=_context(settings),

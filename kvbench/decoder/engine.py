@@ -62,6 +62,10 @@ class Engine:
     log: OpLog | None = None
     picker: Picker | None = None
     device_bytes: int | None = None
+    name: str = ""
+    """Of its devices; the device's kind by default."""
+    beside: Engine | None = None
+    """An engine on the same machine, whose order of work the explorer shares."""
     devices: list[Device] = field(init=False)
     stages: list[Stage] = field(init=False)
     cache: KVCache = field(init=False)
@@ -100,6 +104,8 @@ class Engine:
             hooks=self.hooks,
             picker=self.picker,
             capacity=self.device_bytes,
+            name=self.name,
+            beside=self.beside.devices[0] if self.beside is not None else None,
         )
         try:
             for device, layers in zip(self.devices, self._split(), strict=True):
@@ -133,6 +139,7 @@ class Engine:
             batch = self._batch((Group(0, len(part), True),), ())
             self._upload(batch, rows, part)
             self._step(batch, rows, None, advance=False)
+            self.waits.at(AFTER)
 
     def generate(
         self,
@@ -182,11 +189,12 @@ class Engine:
         *,
         assumed: Mapping[int, int] | None = None,
         ahead: Mapping[int, int] | None = None,
+        place: Callable[[Engine, Sequence[Row]], None] | None = None,
         read: int | None = None,
     ) -> list[Row]:
         """One graph in which a sequence takes several tokens, each in a row of its own.
 
-        None stands for a token that is on the device already. ``assumed``: rows that the graph
+        None stands for a token that ``place`` brings to its row. ``assumed``: rows that the graph
         before took to be stable when it looked ahead. ``ahead``: tokens that each sequence takes
         in the next graph, if any number of this graph's tokens but the first may be rolled back
         before (H9). ``read``: the index under which all rows' outputs are read back.
@@ -199,11 +207,28 @@ class Engine:
         groups = tuple(Group(i, 1, False) for i in range(len(rows)))
         batch = self._batch(groups, tuple(range(len(rows))) if read is not None else ())
         self._upload(batch, rows, [t for s in order for t in feed[s]])
+        if place is not None:
+            place(self, rows)
         following = self.cache.following(rows, ahead) if ahead is not None else None
         self._step(batch, rows, Next(*following) if following else None, advance=True)
-        if read is not None:
+        if read is None:
+            self.waits.at(AFTER)
+        else:
             self._readback.push(read, batch.outputs)
         return rows
+
+    def run_ahead(self, feed: Mapping[int, int], n: int, queued: Callable[[int], None]) -> None:
+        """``n`` steps whose tokens stay on the device (waits = quiet); ``queued(t)`` follows each,
+        to queue what takes its tokens away."""
+        order = sorted(feed)
+        groups = tuple(Group(i, 1, False) for i in range(len(order)))
+        batch = self._batch(groups, tuple(range(len(order))))
+        for t in range(n):
+            rows = self.cache.append([(s, 1) for s in order])
+            self._feed(batch, rows, t, feed, None)
+            following = self.cache.following(rows) if t + 1 < n else None
+            self._step(batch, rows, Next(*following) if following else None, advance=True)
+            queued(t)
 
     def read(self, index: int) -> StepOutput:
         """The outputs of the graph that was to be read back under ``index``."""

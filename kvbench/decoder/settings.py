@@ -59,6 +59,11 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Raise when a borrowed queue handle is kept across a synchronize (S2)."""
     lag: int = 2
     """How many tokens the host may run ahead of what it has read (waits = quiet)."""
+    draft: str = ""
+    """Speculation: ``prompt`` (look the continuation up in the text), ``layers:K`` (the target's
+    first K layers) or another model; empty: none."""
+    draft_length: int = 7
+    """Tokens drafted at a time."""
     context: int = 0
     """Positions per sequence; 0: what the task needs."""
 
@@ -91,6 +96,7 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _range("link_gb_s", self.link_gb_s, 0.0, 1e4)
         _range("link_latency_us", self.link_latency_us, 0.0, 1e6)
         _range("pageable_share", self.pageable_share, 0.01, 1.0)
+        _range("draft_length", self.draft_length, 1, 15)
         _range("wait_cost_us", self.wait_cost_us, 0.0, 1e6)
         if self.wait_cost_us and (self.device != "cpu" or self.explore >= 0):
             raise SettingError("wait_cost_us", self.wait_cost_us, "only on the threaded cpu device")

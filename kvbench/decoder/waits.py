@@ -64,15 +64,33 @@ PER_TOKEN = tuple(s.name for s in SITES if s.per == "token")
 _SAFE = frozenset(s.name for s in SITES if not s.for_result)
 
 
-def predicted(mode: WaitMode, *, graphs: int, tokens: int, rows: int = 0) -> int:
-    """Real waits at the sites above, on one device: ``graphs`` with outputs, ``tokens`` sampled
-    on the host, ``rows`` decode rows in a unified cache (0 otherwise)."""
-    if mode == "quiet":
-        return 0
-    if mode == "stock":
-        units = {"graph": graphs, "row": rows, "token": tokens}
-        return sum(units[s.per] for s in SITES)
-    return sum(s.elided * (rows if s.per == "row" else graphs) for s in SITES)
+class Work(NamedTuple):
+    """What a context did, in the units of the table."""
+
+    graphs: int = 0
+    read: int = 0
+    """Graphs of which the host sampled at least one token."""
+    tokens: int = 0
+    """Tokens sampled on the host."""
+    rows: int = 0
+    """Groups of rows whose cells were uploaded, in a unified cache."""
+
+
+def predicted(mode: WaitMode, work: Work) -> dict[str, tuple[int, int]]:
+    """Site to (calls really made, calls elided) at the sites above, on one device."""
+    counts: dict[str, tuple[int, int]] = {}
+    for site in SITES:
+        met = {"graph": work.graphs, "token": work.tokens, "row": work.rows}[site.per]
+        real = {"graph": work.graphs, "token": work.read, "row": work.rows}[site.per]
+        made = {"stock": met, "elided": site.elided * real, "quiet": 0}[mode]
+        if met and mode != "quiet":
+            counts[site.name] = (made, met - made)
+    return counts
+
+
+def real_waits(mode: WaitMode, work: Work) -> int:
+    """The sum of the calls really made."""
+    return sum(made for made, _ in predicted(mode, work).values())
 
 
 @dataclass(slots=True)

@@ -141,6 +141,11 @@ class Context:
         wait()
         self._behind[queue] = max(self._behind[queue], record)
 
+    def learn(self, queue: str, record: int) -> None:
+        """The host is behind ``record`` of ``queue`` through another queue: it waited for one
+        that had waited for this record."""
+        self._behind[queue] = max(self._behind[queue], record)
+
     def _no_open_lease(self, queue: str, site: str) -> None:
         kept = next((lease for lease in self.open_leases if lease.queue == queue), None)
         if kept is not None:
