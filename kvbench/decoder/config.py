@@ -52,6 +52,10 @@ class ModelConfig:
     """Divisors of the rotary frequencies, rope_dim/2 of them; empty means 1."""
     tied: bool = False
     """The output head is the embedding."""
+    shallow_layers: int = 0
+    """Synthetic models: layers from this one on add ``later_scale`` of what they would, so that
+    the first ones alone agree with the whole at a wanted rate (drafts). 0: no such layer."""
+    later_scale: float = 1.0
 
     def __post_init__(self) -> None:
         for name, (least, most) in _RANGES.items():
@@ -60,6 +64,10 @@ class ModelConfig:
         self._require(
             self.n_heads % self.n_kv_heads == 0,
             f"n_heads = {self.n_heads} is not a multiple of n_kv_heads = {self.n_kv_heads}",
+        )
+        self._require(
+            0 <= self.shallow_layers < self.n_layers,
+            f"shallow = {self.shallow_layers}: fewer than its {self.n_layers} layers",
         )
         self._require(self.rope_theta > 0, f"rope_theta = {self.rope_theta}: must be positive")
         self._require(self.rms_eps > 0, f"rms_eps = {self.rms_eps}: must be positive")

@@ -95,7 +95,7 @@ def shallow(model: Model, layers: int) -> Model:
     kinds = config.layer_kinds[:layers]
     return Model(
         f"{model.ref} ({layers} layers)",
-        replace(config, n_layers=layers, layer_kinds=kinds),
+        replace(config, n_layers=layers, layer_kinds=kinds, shallow_layers=0),
         model.weights,
         model.tokenizer,
         f"{model.digest}/{layers}",

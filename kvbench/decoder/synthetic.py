@@ -66,6 +66,11 @@ PRESETS: Mapping[str, ModelConfig] = {
     ),
 }
 
+AGREEMENT: Mapping[tuple[str, int, int], Mapping[int, int]] = {}
+"""(preset, layers, shallow) -> agreement in percent -> ``later`` in thousandths.
+
+Measured by ``kvbench.decoder.agreement``, which finds the value for any other shape."""
+
 _KEYS = {
     "layers": "n_layers",
     "d_model": "d_model",
@@ -81,8 +86,10 @@ _KEYS = {
 def parse(ref: str) -> tuple[ModelConfig, int]:
     """``synthetic:PRESET[,key=value...]`` as a configuration and a seed.
 
-    Keys are layers, d_model, heads, kv_heads, head_dim, d_ff, vocab, context, seed, and
-    attention_every=N (attention in each N-th layer only, recurrent layers between; 1 = all).
+    Keys are layers, d_model, heads, kv_heads, head_dim, d_ff, vocab, context, seed,
+    attention_every=N (attention in each N-th layer only, recurrent layers between; 1 = all), and
+    for drafts shallow=K with later=T (layers from K on add T thousandths of what they would) or
+    with agree=P (so that the first K layers alone choose P% of the tokens as the whole does).
     Raises SettingError for an unknown preset or key and for a value that is not a whole number.
     """
     preset, *settings = ref.removeprefix(PREFIX).split(",")
@@ -90,6 +97,7 @@ def parse(ref: str) -> tuple[ModelConfig, int]:
         raise SettingError("model", ref, f"synthetic presets are {', '.join(PRESETS)}", "model")
     config, seed, every = PRESETS[preset], 0, None
     changes: dict[str, int] = {}
+    draft: dict[str, int] = {}
     for setting in settings:
         key, _, text = setting.partition("=")
         value = _whole_number(ref, key, text)
@@ -97,14 +105,17 @@ def parse(ref: str) -> tuple[ModelConfig, int]:
             seed = value
         elif key == "attention_every":
             every = value
+        elif key in ("shallow", "later", "agree"):
+            draft[key] = value
         elif key in _KEYS:
             changes[_KEYS[key]] = value
         else:
-            allowed = ", ".join([*_KEYS, "attention_every", "seed"])
+            allowed = ", ".join([*_KEYS, "attention_every", "seed", "shallow", "later", "agree"])
             raise SettingError("model", ref, f"{key!r} is unknown; keys are {allowed}", "model")
     rope_dim = min(config.rope_dim, changes.get("head_dim", config.head_dim))
     fields = asdict(config) | changes | {"name": ref.removeprefix(PREFIX), "layer_kinds": ()}
     fields["rope_dim"] = 0 if config.rope_dim == config.head_dim else rope_dim
+    fields |= _drafted(ref, preset, fields["n_layers"], draft, changes)
     # Ranges are checked here, before anything is made whose size follows from them.
     shaped = ModelConfig(**fields)
     if every is not None:
@@ -112,6 +123,29 @@ def parse(ref: str) -> tuple[ModelConfig, int]:
     kinds = config.layer_kinds
     repeated = tuple(kinds[i % len(kinds)] for i in range(shaped.n_layers))
     return replace(shaped, layer_kinds=repeated), seed
+
+
+def _drafted(
+    ref: str, preset: str, n_layers: int, draft: Mapping[str, int], changes: Mapping[str, int]
+) -> dict[str, float]:
+    """Configuration fields that make the first layers agree with the whole."""
+    if not draft:
+        return {}
+    if "shallow" not in draft or ("later" in draft) == ("agree" in draft):
+        raise SettingError("model", ref, "shallow=K goes with one of later=T, agree=P", "model")
+    later = draft.get("later")
+    if later is None:
+        reshaped = bool(changes.keys() - {"n_layers"})
+        known = {} if reshaped else AGREEMENT.get((preset, n_layers, draft["shallow"]), {})
+        later = known.get(draft["agree"])
+        if later is None:
+            shapes = "; ".join(
+                f"{name},layers={layers},shallow={k}: {', '.join(map(str, rates))}"
+                for (name, layers, k), rates in AGREEMENT.items()
+            )
+            allowed = f"agree=P is known for {shapes}; later=T does for any shape"
+            raise SettingError("model", ref, allowed, "model")
+    return {"shallow_layers": draft["shallow"], "later_scale": later / 1000}
 
 
 def _whole_number(ref: str, key: str, text: str) -> int:
@@ -124,7 +158,10 @@ def _whole_number(ref: str, key: str, text: str) -> int:
 
 def digest(config: ModelConfig, seed: int) -> str:
     """SHA-256 (hex) of everything the weights follow from; equal digests mean equal bits."""
-    recipe = {"recipe": RECIPE, "seed": seed, "config": asdict(replace(config, name=""))}
+    facts = asdict(replace(config, name=""))
+    if not config.shallow_layers:  # as before these fields existed
+        del facts["shallow_layers"], facts["later_scale"]
+    recipe = {"recipe": RECIPE, "seed": seed, "config": facts}
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
 
 
@@ -135,7 +172,9 @@ def tensor_std(config: ModelConfig, name: str) -> float:
         return 1.0
     if name == "head":
         return LOGIT_STD / math.sqrt(fan_in)
-    return 1.0 / math.sqrt(fan_in)
+    layer, _, part = name.partition(".")
+    adds = part in ("wo", "w_down") and 0 < config.shallow_layers <= int(layer)
+    return (config.later_scale if adds else 1.0) / math.sqrt(fan_in)
 
 
 def uniform(seed: int, name: str, shape: tuple[int, ...]) -> Array:
