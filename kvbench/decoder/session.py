@@ -5,32 +5,30 @@ The same path serves timing and verification: a run that is timed is hashed too.
 
 from __future__ import annotations
 
-import hashlib
 import time
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from kvbench.decoder import snapshot
+from kvbench.decoder.collect import Collector, Top2, combined
+from kvbench.decoder.counts import Counts, counts
+from kvbench.decoder.drafting import DRAFT, speculating, tally_counters, tally_telemetry
 from kvbench.decoder.engine import Engine
 from kvbench.decoder.faults import DelayHooks, hooks_for
 from kvbench.decoder.history import extract, insert
 from kvbench.decoder.model import Model
-from kvbench.decoder.readback import StepOutput
 from kvbench.decoder.settings import DecoderSettings
+from kvbench.decoder.speculation import Speculation
 from kvbench.device.cpu.explorer import Picker
 from kvbench.device.oplog import OpLog
 from kvbench.device.races import check
-from kvbench.device.ranges import Measured
 from kvbench.errors import UsageError
 from kvbench.records import Result
 from kvbench.records.capture import END
-
-Top2 = tuple[int, float, int, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,44 +61,6 @@ class DecodeRun:
     log: OpLog | None = None
 
 
-@dataclass(slots=True)
-class _Collector:
-    """Hashes and keeps what each step yields, and when."""
-
-    sequences: int
-    detail: bool
-    warmup: int
-    tokens: list[list[int]] = field(init=False)
-    top2: list[list[Top2]] = field(init=False)
-    logits: list[Any] = field(init=False)
-    audit: Any = field(init=False)
-    times: list[float] = field(default_factory=list)
-    measured: Measured = field(default_factory=Measured)
-
-    def __post_init__(self) -> None:
-        self.tokens = [[] for _ in range(self.sequences)]
-        self.top2 = [[] for _ in range(self.sequences)]
-        self.logits = [hashlib.blake2b(digest_size=16) for _ in range(self.sequences)]
-        self.audit = hashlib.blake2b(digest_size=16)
-
-    def __call__(self, step: StepOutput) -> None:
-        self.times.append(time.perf_counter())
-        if len(self.times) == self.warmup:
-            self.measured.start()
-        self.audit.update(step.sums.astype("<u8").tobytes())
-        for sequence in range(self.sequences):
-            row = step.logits[sequence]
-            self.tokens[sequence].append(int(step.tokens[sequence]))
-            self.logits[sequence].update(np.ascontiguousarray(row, "<f4"))
-            if self.detail:
-                second, first = np.argpartition(row, -2)[-2:]
-                if row[second] > row[first]:
-                    first, second = second, first
-                self.top2[sequence].append(
-                    (int(first), float(row[first]), int(second), float(row[second]))
-                )
-
-
 def run_task(
     model: Model,
     settings: DecoderSettings,
@@ -111,7 +71,7 @@ def run_task(
     device_bytes: int | None = None,
 ) -> DecodeRun:
     """Decode ``task``. ``hooks`` replaces the faults and delays that the settings name."""
-    _check(model, task)
+    _check(model, settings, task)
     steps = task.warmup + task.generate
     longest = max(len(p) for p in task.prompts)
     capacity = settings.context or longest + steps
@@ -129,35 +89,50 @@ def run_task(
         picker=picker,
         device_bytes=device_bytes,
     )
-    collect = _Collector(len(task.prompts), task.detail, task.warmup)
-    with engine:
+    collect = Collector(len(task.prompts), task.detail, task.warmup)
+    with engine, ExitStack() as stack:
         for sequence, (prompt, kept) in enumerate(zip(task.prompts, started, strict=True)):
             if kept is None:
                 engine.prefill(sequence, prompt[:-1])
             elif kept.positions:
                 insert(engine, sequence, kept)
         engine.drain("start")
-        before = _counts(engine)
+        engines, speculation = {"": engine}, None
+        if settings.draft:
+            speculation, beside = stack.enter_context(
+                speculating(engine, task.prompts, _history if task.snapshots else None)
+            )
+            if beside is not None:
+                engines[f"{DRAFT}."] = beside
+        before = counts(engines)
         begin = time.perf_counter()
-        teacher = None
-        if task.teacher is not None:
-            teacher = dict(enumerate(task.teacher))
         if task.warmup == 0:
             collect.measured.start()
-        engine.generate(
-            {s: p[-1] for s, p in enumerate(task.prompts)}, steps, collect, teacher=teacher
-        )
+        if speculation is not None:
+            _speculate(speculation, task, collect)
+        else:
+            teacher = None if task.teacher is None else dict(enumerate(task.teacher))
+            engine.generate(
+                {s: p[-1] for s, p in enumerate(task.prompts)}, steps, collect, teacher=teacher
+            )
         collect.measured.end()
         if log is not None:
             log.mark(END)
-        after = _counts(engine)
-        result = _result(engine, task, collect, started, begin, before, after)
-    return DecodeRun(
-        collect.tokens, collect.top2, [h.hexdigest() for h in collect.logits], result, log
-    )
+        done = counts(engines).since(before)
+        result = _result(engines, speculation, task, collect, started, begin, done)
+    return DecodeRun(collect.tokens, collect.top2, collect.sequence_hashes(), result, log)
 
 
-def _check(model: Model, task: DecodeTask) -> None:
+def _speculate(speculation: Speculation, task: DecodeTask, collect: Collector) -> None:
+    """Warm-up, then the judged tokens: a round never crosses from one into the other."""
+    texts = {s: list(p) for s, p in enumerate(task.prompts)}
+    for tokens in (task.warmup, task.generate):
+        if tokens:
+            speculation.generate(texts, tokens, collect.add)
+            collect.passed(tokens)
+
+
+def _check(model: Model, settings: DecoderSettings, task: DecodeTask) -> None:
     if task.generate < 1 or task.warmup < 0:
         raise UsageError(f"generate = {task.generate}, warmup = {task.warmup}: at least 1 and 0")
     vocabulary = model.config.vocab_size
@@ -167,6 +142,8 @@ def _check(model: Model, task: DecodeTask) -> None:
         bad = next((t for t in prompt if not 0 <= t < vocabulary), None)
         if bad is not None:
             raise UsageError(f"prompt {i}: token {bad} is outside the vocabulary of {vocabulary}")
+    if task.teacher is not None and settings.draft:
+        raise UsageError("teacher: forced tokens and a draft exclude each other")
     if task.teacher is not None:
         need = task.warmup + task.generate
         if len(task.teacher) != len(task.prompts) or any(len(t) < need for t in task.teacher):
@@ -188,52 +165,31 @@ def _history(model: Model, tokens: Sequence[int], settings: DecoderSettings) -> 
     return kept
 
 
-def _counts(engine: Engine) -> dict[str, Counter[str]]:
-    """Counters of all stages, to be subtracted around the decode loop."""
-    calls: Counter[str] = Counter()
-    moved: Counter[str] = Counter()
-    waits: Counter[str] = Counter()
-    for stage in engine.stages:
-        calls.update(stage.device.calls)
-        moved.update(stage.pipeline.telemetry.bytes)
-        for site, counts in stage.device.context.waits().items():
-            for i, count in enumerate(counts):
-                waits[f"{site}\0{i}"] += count
-    return {"calls": calls, "bytes": moved, "waits": waits}
-
-
 def _result(
-    engine: Engine,
+    engines: dict[str, Engine],
+    speculation: Speculation | None,
     task: DecodeTask,
-    collect: _Collector,
+    collect: Collector,
     started: Sequence[snapshot.Snapshot | None],
     begin: float,
-    before: dict[str, Counter[str]],
-    after: dict[str, Counter[str]],
+    done: Counts,
 ) -> Result:
-    delta = {k: after[k] - before[k] for k in after}
+    engine = engines[""]
     start = collect.times[task.warmup - 1] if task.warmup else begin
     seconds = collect.times[-1] - start
     sequences = len(task.prompts)
     steps = task.warmup + task.generate
-    sites = sorted({s.split("\0")[0] for s in delta["waits"]})
-    tokens = hashlib.blake2b(
-        np.asarray(collect.tokens, "<i4").tobytes(), digest_size=16
-    ).hexdigest()
-    logits = hashlib.blake2b(
-        "".join(h.hexdigest() for h in collect.logits).encode(), digest_size=16
-    ).hexdigest()
-    hashes = {"tokens": tokens, "logits": logits}
-    if engine.settings.audit:
-        hashes["audit"] = collect.audit.hexdigest()
+    hashes = collect.hashes(audit=engine.settings.audit)
     kept = [s for s in started if s is not None]
     if kept:
-        hashes["snapshot"] = hashlib.blake2b(
-            "".join(s.digest for s in kept).encode(), digest_size=16
-        ).hexdigest()
-    moved = {k: v for k, v in sorted(delta["bytes"].items()) if v}
-    windows = sum(moved.get(k, 0) for k in ("early", "late", "ordered"))
+        hashes["snapshot"] = combined([s.digest for s in kept])
+    windows = sum(done.moved.get(k, 0) for k in ("early", "late", "ordered"))
     weights = sum(w.nbytes for n, w in _distinct(engine.model).items() if n != "embed")
+    spoken: dict[str, Any] = {}
+    counters = dict(done.calls)
+    if speculation is not None:
+        counters |= tally_counters(speculation.tally, speculation.draft)
+        spoken["speculation"] = tally_telemetry(speculation.tally)
     return Result(
         tokens=task.generate * sequences,
         decode_s=seconds,
@@ -245,27 +201,38 @@ def _result(
             **_prefill_speed(kept),
         },
         hashes=hashes,
-        bytes=moved,
-        waits={
-            s: (
-                delta["waits"][f"{s}\0{0}"],
-                delta["waits"][f"{s}\0{1}"],
-                delta["waits"][f"{s}\0{2}"],
-            )
-            for s in sites
-        },
-        counters={k: v for k, v in sorted(delta["calls"].items()) if v},
+        bytes=dict(done.moved),
+        waits=done.sites,
+        counters=counters,
         telemetry={
-            **{s.device.name: s.pipeline.telemetry.as_dict() for s in engine.stages},
+            **{
+                s.device.name: s.pipeline.telemetry.as_dict()
+                for e in engines.values()
+                for s in e.stages
+            },
+            **spoken,
+            **charged(engine.settings),
             **_races(engine.log),
         },
-        memory={
-            "device_peak": sum(d.peak_bytes["device"] for d in engine.devices),
-            "host_peak": sum(d.peak_bytes["host"] for d in engine.devices),
-            "ring": sum(s.pipeline.telemetry.ring_bytes for s in engine.stages),
-        },
+        memory=memory_of(engines),
         sequences=sequences,
     )
+
+
+def memory_of(engines: Mapping[str, Engine]) -> dict[str, int]:
+    """Peak bytes and the rings' bytes, over all devices."""
+    devices = [d for e in engines.values() for d in e.devices]
+    stages = [s for e in engines.values() for s in e.stages]
+    return {
+        "device_peak": sum(d.peak_bytes["device"] for d in devices),
+        "host_peak": sum(d.peak_bytes["host"] for d in devices),
+        "ring": sum(s.pipeline.telemetry.ring_bytes for s in stages),
+    }
+
+
+def charged(settings: DecoderSettings) -> dict[str, Any]:
+    """The label of a run whose waits cost a stated time; nothing where they cost what they cost."""
+    return {"charged_wait_us": settings.wait_cost_us} if settings.wait_cost_us else {}
 
 
 def _distinct(model: Model) -> dict[str, Any]:

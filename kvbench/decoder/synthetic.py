@@ -66,7 +66,9 @@ PRESETS: Mapping[str, ModelConfig] = {
     ),
 }
 
-AGREEMENT: Mapping[tuple[str, int, int], Mapping[int, int]] = {}
+AGREEMENT: Mapping[tuple[str, int, int], Mapping[int, int]] = {
+    ("tiny", 4, 2): {30: 936, 40: 693, 50: 522, 60: 385, 70: 279, 80: 182, 90: 78},
+}
 """(preset, layers, shallow) -> agreement in percent -> ``later`` in thousandths.
 
 Measured by ``kvbench.decoder.agreement``, which finds the value for any other shape."""

@@ -9,7 +9,7 @@ import pytest
 from kvbench.decoder.model import Model, open_model
 from kvbench.decoder.session import DecodeRun, DecodeTask, run_task
 from kvbench.decoder.settings import parse
-from kvbench.decoder.waits import SITES, predicted
+from kvbench.decoder.waits import Work, predicted, real_waits
 from kvbench.errors import SettingError
 
 GENERATE = 9
@@ -38,17 +38,10 @@ def test_counts_are_the_tables_and_nothing_else_changes_s5(
     elided = run(model, sequences, waits="elided", **extra)
     steps = GENERATE + 1
     rows = steps * sequences if extra.get("unified") else 0
+    work = Work(steps, steps, steps * sequences, rows)
     for mode, done in (("stock", stock), ("elided", elided)):
-        made = sum(done.result.waits.get(site.name, (0,))[0] for site in SITES)
-        units = {"graphs": steps, "tokens": steps * sequences, "rows": rows}
-        assert made == predicted(mode, **units)  # type: ignore[arg-type]
-        for site in SITES:
-            if site.per == "row" and not rows:
-                assert site.name not in done.result.waits
-                continue
-            met = {"graph": steps, "token": steps * sequences, "row": rows}[site.per]
-            real = met if mode == "stock" else site.elided * (rows if site.per == "row" else steps)
-            assert done.result.waits[site.name][:2] == (real, met - real), site.name
+        for site, (made, skipped) in predicted(mode, work).items():  # type: ignore[arg-type]
+            assert done.result.waits[site][:2] == (made, skipped), (mode, site)
     assert {s: sum(c[:2]) for s, c in stock.result.waits.items()} == {
         s: sum(c[:2]) for s, c in elided.result.waits.items()
     }, "the same calls are met, the transport's own included"
@@ -59,9 +52,10 @@ def test_counts_are_the_tables_and_nothing_else_changes_s5(
 
 
 def test_a_plain_token_waits_as_often_as_a_stock_engine_does() -> None:
-    assert 18 <= predicted("stock", graphs=1, tokens=1) <= 24
-    fall = 1 - predicted("elided", graphs=1, tokens=1) / predicted("stock", graphs=1, tokens=1)
-    assert fall >= 0.658
+    token = Work(graphs=1, read=1, tokens=1)
+    assert 18 <= real_waits("stock", token) <= 24
+    assert 1 - real_waits("elided", token) / real_waits("stock", token) >= 0.658
+    assert real_waits("quiet", token) == 0
 
 
 @pytest.mark.parametrize("extra", [{}, {"graphs": True}, {"unified": True}, {"lag": 1}])
