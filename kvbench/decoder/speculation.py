@@ -21,7 +21,9 @@ from kvbench.decoder.readback import StepOutput
 from kvbench.decoder.waits import AFTER
 from kvbench.device.kernels import MAX_DECODE_ROWS
 from kvbench.device.kvtypes import F32
+from kvbench.device.ranges import ranged
 from kvbench.errors import SettingError
+from kvbench.records.capture import TOKEN
 
 Emit = Callable[[int, int, F32, int], None]
 """What sees each token: (sequence, token, its logits [vocabulary], its row's audit sum)."""
@@ -65,6 +67,7 @@ class Speculation:
         self.target, self.draft, self.length = target, draft, length
         self.tally = Tally()
         self._assumed: dict[int, int] = {}
+        self._marked = 0
 
     def generate(
         self,
@@ -81,22 +84,45 @@ class Speculation:
         """
         left = dict.fromkeys(texts, n)
         while left:
-            wanted = {s: min(self.length, left[s] - 1, self._room(s)) for s in left}
-            proposal = self.draft.propose({s: texts[s] for s in left}, wanted)
-            self.tally.rounds += 1
-            feeds = {s: [texts[s][-1], *proposal.feed(s, k)] for s, k in wanted.items()}
-            batches = list(_batches(feeds))
-            for batch in batches:
-                output, rows = self._verify(batch, proposal, alone=len(batches) == 1)
-                for s, first in rows.items():
-                    tokens = self._accept(output, first, len(batch[s]) - 1, proposal, s, stop)
-                    for i, token in enumerate(tokens):
-                        emit(s, token, output.logits[first + i], int(output.sums[first + i]))
-                    self._settle(s, texts[s], tokens)
-                    left[s] -= len(tokens)
-                    if left[s] == 0 or (stop is not None and stop(tokens[-1])):
-                        del left[s]
-                self.target.waits.at(AFTER)
+            with ranged(TOKEN):
+                self._mark()
+                first = self._round(texts, left, emit, stop)
+            for _ in range(first - 1):  # they came with the round's first token
+                with ranged(TOKEN):
+                    self._mark()
+
+    def _round(
+        self,
+        texts: dict[int, list[int]],
+        left: dict[int, int],
+        emit: Emit,
+        stop: Callable[[int], bool] | None,
+    ) -> int:
+        """Draft and verify once for every sequence that is ``left``; tokens of the first one."""
+        wanted = {s: min(self.length, left[s] - 1, self._room(s)) for s in left}
+        proposal = self.draft.propose({s: texts[s] for s in left}, wanted)
+        self.tally.rounds += 1
+        feeds = {s: [texts[s][-1], *proposal.feed(s, k)] for s, k in wanted.items()}
+        batches = list(_batches(feeds))
+        yielded: list[int] = []
+        for batch in batches:
+            output, rows = self._verify(batch, proposal, alone=len(batches) == 1)
+            for s, first in rows.items():
+                tokens = self._accept(output, first, len(batch[s]) - 1, proposal, s, stop)
+                for i, token in enumerate(tokens):
+                    emit(s, token, output.logits[first + i], int(output.sums[first + i]))
+                self._settle(s, texts[s], tokens)
+                yielded.append(len(tokens))
+                left[s] -= len(tokens)
+                if left[s] == 0 or (stop is not None and stop(tokens[-1])):
+                    del left[s]
+            self.target.waits.at(AFTER)
+        return yielded[0]
+
+    def _mark(self) -> None:
+        if self.target.log is not None:
+            self.target.log.mark(TOKEN, step=self._marked)
+        self._marked += 1
 
     def _verify(
         self, batch: Mapping[int, Sequence[int | None]], proposal: Proposal, *, alone: bool
