@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from kvbench.decoder.config import ModelConfig
-from kvbench.decoder.settings import DecoderSettings
+from kvbench.decoder.settings import DecoderSettings, WeightName
 from kvbench.device.api import Device
 from kvbench.device.context import Context
 from kvbench.device.cpu.charge import WaitCharge
@@ -80,14 +80,16 @@ def open_kernels(
     *,
     full_rows: int,
     audit: bool,
+    weight_type: WeightName = "f32",
+    layers: Collection[int] = (),
 ) -> Kernels:
-    """The kernel set of ``device``."""
+    """The kernel set of ``device``; on CUDA with weights of its own, of ``layers`` only."""
     if device.kind == "cuda":
-        cuda = importlib.import_module("kvbench.device.cuda")
-        kernels: Kernels = cuda.CudaKernels(
-            device, shapes_of(config), weights, codec, full_rows=full_rows, audit=audit
-        )
-        return kernels
+        from kvbench.decoder.device_weights import device_weights
+        from kvbench.device.cuda.kernel_set import CudaKernels
+
+        held = device_weights(config, weights, device, weight_type, layers)
+        return CudaKernels(device, shapes_of(config), held, codec, full_rows=full_rows, audit=audit)
     from kvbench.device.cpu.kernels import CpuKernels
 
     return CpuKernels(device, shapes_of(config), weights, codec, full_rows=full_rows, audit=audit)

@@ -21,7 +21,7 @@ from kvbench.decoder.engine import Engine
 from kvbench.decoder.faults import DelayHooks, hooks_for
 from kvbench.decoder.history import extract, insert
 from kvbench.decoder.model import Model
-from kvbench.decoder.settings import DecoderSettings
+from kvbench.decoder.settings import WEIGHT_BYTES, DecoderSettings
 from kvbench.decoder.speculation import Speculation
 from kvbench.device.cpu.explorer import Picker
 from kvbench.device.oplog import OpLog
@@ -155,7 +155,12 @@ def _history(model: Model, tokens: Sequence[int], settings: DecoderSettings) -> 
     name = snapshot.key(model, tokens, settings)
     kept = snapshot.load(name)
     if kept is None:
-        plain = DecoderSettings(device=settings.device, kv_type=settings.kv_type, resident=True)
+        plain = DecoderSettings(
+            device=settings.device,
+            kv_type=settings.kv_type,
+            weight_type=settings.weight_type,
+            resident=True,
+        )
         with Engine(model, plain, 1, max(len(tokens), 1)) as engine:
             begin = time.perf_counter()
             engine.prefill(0, tokens)
@@ -184,7 +189,8 @@ def _result(
     if kept:
         hashes["snapshot"] = combined([s.digest for s in kept])
     windows = sum(done.moved.get(k, 0) for k in ("early", "late", "ordered"))
-    weights = sum(w.nbytes for n, w in _distinct(engine.model).items() if n != "embed")
+    per_weight = WEIGHT_BYTES[engine.settings.weight_type]
+    weights = engine.model.config.weights_read_per_token() * per_weight
     spoken: dict[str, Any] = {}
     counters = dict(done.calls)
     if speculation is not None:
@@ -233,11 +239,6 @@ def memory_of(engines: Mapping[str, Engine]) -> dict[str, int]:
 def charged(settings: DecoderSettings) -> dict[str, Any]:
     """The label of a run whose waits cost a stated time; nothing where they cost what they cost."""
     return {"charged_wait_us": settings.wait_cost_us} if settings.wait_cost_us else {}
-
-
-def _distinct(model: Model) -> dict[str, Any]:
-    """Weights by name, with a tied head counted once (as the head, which is read whole)."""
-    return {n: model.weights[n] for n in model.weights}
 
 
 def _races(log: OpLog | None) -> dict[str, Any]:

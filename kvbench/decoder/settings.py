@@ -20,6 +20,10 @@ from kvbench.transport.settings import (
     from_environment,
 )
 
+WeightName = Literal["f32", "f16", "q8_0", "q4_0"]
+WEIGHT_BYTES: Mapping[str, float] = {"f32": 4, "f16": 2, "q8_0": 34 / 32, "q4_0": 18 / 32}
+"""Bytes per weight, scales included."""
+
 Delays = Literal["none", "slow_transfer", "slow_compute", "slow_store", "jitter"]
 
 
@@ -40,6 +44,8 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Devices over which the layers are split."""
     kv_type: Literal["f32", "f16", "q8_0", "q4_0"] = "f16"
     """f32 is for comparisons with a peer, on the cpu device alone."""
+    weight_type: WeightName = "f32"
+    """How a GPU keeps matrices; a synthetic model is drawn in float32 and then converted."""
     unified: bool = False
     pinned: bool = True
     resident: bool = False
@@ -98,6 +104,8 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _range("pageable_share", self.pageable_share, 0.01, 1.0)
         _range("draft_length", self.draft_length, 1, 15)
         _range("wait_cost_us", self.wait_cost_us, 0.0, 1e6)
+        if self.weight_type != "f32" and self.device != "cuda":
+            raise SettingError("weight_type", self.weight_type, "f32 on the cpu device")
         if self.wait_cost_us and (self.device != "cpu" or self.explore >= 0):
             raise SettingError("wait_cost_us", self.wait_cost_us, "only on the threaded cpu device")
         _range("delay_ms", self.delay_ms, 0.0, 1e4)

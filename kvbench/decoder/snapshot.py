@@ -58,6 +58,7 @@ def key(model: Model, tokens: Sequence[int], settings: DecoderSettings) -> str:
             model.digest,
             settings.kv_type,
             settings.device,
+            settings.weight_type,
             arithmetic.fingerprint(),
         ]
     )

@@ -54,7 +54,14 @@ class Stage:
         self.device, self.cache, self.settings = device, cache, settings
         self.compute = device.queue("compute")
         self.kernels = open_kernels(
-            device, config, weights, codec, full_rows=cache.rows, audit=settings.audit
+            device,
+            config,
+            weights,
+            codec,
+            full_rows=cache.rows,
+            audit=settings.audit,
+            weight_type=settings.weight_type,
+            layers=layers,
         )
         if cache.unified:
             self.kernels.with_cells()

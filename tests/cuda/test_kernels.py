@@ -1,0 +1,459 @@
+"""Each kernel against float64 on fresh random inputs, with poisoned outputs; and its bits.
+
+Batch invariance: a row alone has the bits it has among others. Chunk invariance: a window's
+rounding, its stream and the bytes beyond a row's position change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from kvbench.device.cuda.device import CudaDevice
+from kvbench.device.cuda.kernel_set import CudaKernels, product_launch
+from kvbench.device.cuda.weights import DeviceWeights, Matrix
+from kvbench.device.kernels import (
+    CELL,
+    LANE,
+    MAX_ROWS,
+    POSITION,
+    STREAM,
+    TOKEN,
+    Batch,
+    Group,
+    Shapes,
+    View,
+    Where,
+)
+from kvbench.device.kvtypes import Q4_0, Q8_0, KVType, kv_type
+from kvbench.device.memory import Buffer
+from kvbench.device.ops import Op
+
+pytestmark = pytest.mark.cuda
+
+F64 = npt.NDArray[np.float64]
+Rng = np.random.Generator
+
+
+@pytest.fixture
+def rng() -> Rng:
+    return np.random.default_rng()  # fresh inputs at every run; a failure prints its arrays
+
+
+def decoded(array: Any, kind: str) -> F64:
+    """The weights a device product really uses, in float64."""
+    if kind == "f32":
+        return np.asarray(array, np.float64)
+    if kind == "f16":
+        return np.asarray(array.astype(np.float16), np.float64)
+    codec: KVType = (Q8_0 if kind == "q8_0" else Q4_0)(array.shape[1])
+    raw = np.zeros((len(array), codec.pitch), np.uint8)
+    codec.encode(array, raw)
+    out = np.empty(array.shape, np.float32)
+    codec.decode(raw, out)
+    return out.astype(np.float64)
+
+
+def relative(got: Any, want: Any) -> float:
+    return float(np.linalg.norm(got - want) / np.linalg.norm(want))
+
+
+def put(buffer: Buffer, array: Any, offset: int = 0) -> None:
+    flat = np.frombuffer(np.ascontiguousarray(array).tobytes(), np.uint8)
+    if buffer.space == "device":
+        buffer.raw[offset : offset + len(flat)].set(flat)
+    else:
+        buffer.raw[offset : offset + len(flat)] = flat
+
+
+def get(buffer: Buffer, dtype: Any, *shape: int) -> Any:
+    raw = buffer.raw.get() if buffer.space == "device" else buffer.raw.copy()
+    return raw.view(dtype)[: int(np.prod(shape))].reshape(shape)
+
+
+def run(device: CudaDevice, *ops: Op) -> None:
+    queue = device.queues.get(f"{device.name}/test") or device.queue("test")
+    for op in ops:
+        device.submit(queue, op)
+    device.synchronize(queue, "test")
+
+
+# ------------------------------------------------------------------- products
+@pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0", "f32"])
+@pytest.mark.parametrize("n,k", [(576, 576), (100, 1536), (4096, 4096), (72, 28672), (2048, 5120)])
+def test_product(device: CudaDevice, rng: Rng, kind: Any, n: int, k: int) -> None:
+    array = rng.standard_normal((n, k), np.float32)
+    gain = rng.standard_normal(k, np.float32)
+    x = rng.standard_normal((16, k), np.float32)
+    weights = DeviceWeights(device, kind)
+    weights.upload("w", array)
+    weights.upload("g", gain)
+    weights.finish()
+    w, g = weights["w"], weights["g"]
+    assert isinstance(w, Matrix) and isinstance(g, Buffer)
+    xs, ys = device.alloc("x", x.nbytes), device.alloc("y", 16 * n * 4)
+    put(xs, x)
+    reference = decoded(array, kind)
+    scaled = x.astype(np.float64)
+    scaled = scaled / np.sqrt(np.mean(scaled**2, axis=1, keepdims=True) + 1e-5) * gain
+
+    def product(rows: int, first: int, gained: bool) -> Any:
+        device._runtime.memset(ys.raw.data.ptr, 0xFF, ys.nbytes)
+        product_launch(
+            w, rows, xs.raw.data.ptr + first * k * 4, k, ys.raw.data.ptr, n,
+            gain=g.raw.data.ptr if gained else None, eps=1e-5,
+        )(0)  # fmt: skip
+        device._runtime.deviceSynchronize()
+        return get(ys, np.float32, rows, n).copy()
+
+    for gained, rows_in in ((False, x.astype(np.float64)), (True, scaled)):
+        want = rows_in @ reference.T
+        alone = np.concatenate([product(1, r, gained) for r in range(16)])
+        assert relative(alone, want) < 2e-6 * np.sqrt(k / 576)
+        for rows in (2, 3, 5, 8, 16):
+            together = product(rows, 0, gained)
+            np.testing.assert_array_equal(together.view(np.uint32), alone[:rows].view(np.uint32))
+    weights.close()
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0", "f32"])
+def test_drawn_weights_are_the_hosts(device: CudaDevice, kind: Any) -> None:
+    """A model drawn on the device is the one the cpu device draws."""
+    from kvbench.decoder import synthetic
+
+    config, seed = synthetic.parse("synthetic:small")
+    weights = DeviceWeights(device, kind)
+    for name in ("0.wqkv", "0.attn_norm", "head"):
+        want = synthetic.make_tensor(config, seed, name)
+        synthetic_draw(weights, config, seed, name)
+        weights.upload("copy", want)
+        weights.finish()
+        drawn, copy = weights[name], weights["copy"]
+        if isinstance(drawn, Buffer):
+            assert isinstance(copy, Buffer)
+            np.testing.assert_array_equal(get(drawn, np.float32, *want.shape), want)
+            continue
+        assert isinstance(copy, Matrix)
+        for mine, theirs in ((drawn.data, copy.data), (drawn.scale, copy.scale)):
+            assert (mine is None) == (theirs is None)
+            if mine is not None and theirs is not None:
+                np.testing.assert_array_equal(mine.raw.get(), theirs.raw.get())
+        if kind == "f32":
+            np.testing.assert_array_equal(get(drawn.data, np.float32, *want.shape), want)
+    weights.close()
+
+
+def synthetic_draw(weights: DeviceWeights, config: Any, seed: int, name: str) -> None:
+    from kvbench.decoder.device_weights import draw_on_device
+
+    draw_on_device(weights, config, seed, name)
+
+
+# -------------------------------------------------------------- a set of ops
+def shapes_of(head_dim: int, group: int, n_kv: int = 2, **changes: Any) -> Shapes:
+    heads = group * n_kv
+    fields: dict[str, Any] = {
+        "d_model": 256, "n_heads": heads, "n_kv_heads": n_kv, "head_dim": head_dim, "d_ff": 512,
+        "vocab": 1000, "context": 4096, "rms_eps": 1e-5, "rope_theta": 10000.0,
+        "rope_interleaved": False, "rope_dim": head_dim,
+    }  # fmt: skip
+    return Shapes(**(fields | changes))
+
+
+def host_weights(shapes: Shapes, rng: Rng) -> dict[str, Any]:
+    s, d = shapes, shapes.d_model
+    sizes = {
+        "embed": (s.vocab, d), "head": (s.vocab, d), "final_norm": (d,), "0.attn_norm": (d,),
+        "0.wqkv": ((s.n_heads + 2 * s.n_kv_heads) * s.head_dim, d), "0.ffn_norm": (d,),
+        "0.wo": (d, s.n_heads * s.head_dim), "0.w_gate_up": (2 * s.d_ff, d),
+        "0.w_down": (d, s.d_ff), "1.attn_norm": (d,), "1.w_rec": (2 * d, d), "1.wo": (d, d),
+    }  # fmt: skip
+    return {
+        name: (rng.standard_normal(size, np.float32) / np.float32(np.sqrt(size[-1])))
+        if len(size) == 2
+        else rng.uniform(0.5, 1.5, size).astype(np.float32)
+        for name, size in sizes.items()
+    }
+
+
+@pytest.fixture
+def make_kernels(device: CudaDevice, rng: Rng) -> Iterator[Any]:
+    made: list[CudaKernels] = []
+
+    def make(shapes: Shapes, kv: str, *, kind: Any = "f32", audit: bool = False) -> Any:
+        arrays = host_weights(shapes, rng)
+        weights = DeviceWeights(device, kind)
+        for name, array in arrays.items():
+            weights.upload(name, array)
+        weights.finish()
+        codec = kv_type(kv, n_kv_heads=shapes.n_kv_heads, head_dim=shapes.head_dim)
+        kernels = CudaKernels(device, shapes, weights, codec, full_rows=1024, audit=audit)
+        made.append(kernels)
+        return kernels, arrays
+
+    yield make
+    for kernels in made:
+        for buffer in kernels.buffers():
+            device.free(buffer)
+
+
+def decode_batch(n: int, streams: list[int] | None = None) -> Batch:
+    where = [Where(s, i, 0) for i, s in enumerate(streams or range(n))]
+    return Batch(tuple(Group(i, 1, False) for i in range(n)), tuple(range(n)), where=where)
+
+
+def set_state(kernels: CudaKernels, **columns: Any) -> None:
+    state = np.zeros((MAX_ROWS, 8), np.int32)
+    names = {"token": TOKEN, "position": POSITION, "cell": CELL, "stream": STREAM, "lane": LANE}
+    for name, values in columns.items():
+        state[: len(values), names[name]] = values
+    put(kernels.state, state)
+
+
+ATTENTION = [
+    (kv, dim, group)
+    for kv in ("f16", "q8_0", "q4_0")
+    for dim, group in ((64, 3), (128, 4), (256, 6), (128, 8), (32, 4))
+] + [("f16", 16, 2)]
+
+
+@pytest.mark.parametrize("kv,dim,group", ATTENTION)
+def test_attend(
+    device: CudaDevice, rng: Rng, make_kernels: Any, kv: str, dim: int, group: int
+) -> None:
+    """H5, H7, T17a: rows by index, whole blocks, the same bits whatever lies around a row."""
+    shapes = shapes_of(dim, group, n_kv=3)
+    kernels, _ = make_kernels(shapes, kv)
+    codec, heads = kernels.codec, shapes.n_heads
+    positions = np.array([0, 1, 127, 128, 300, 511, 5, 700], np.int32)
+    n, capacity = len(positions), 768
+    values = rng.standard_normal((2, n, capacity, codec.values), np.float32)
+    raw = np.zeros((2, n, capacity, codec.pitch), np.uint8)
+    for part in (0, 1):
+        codec.encode(values[part].reshape(-1, codec.values), raw[part].reshape(-1, codec.pitch))
+    exact = np.empty_like(values)
+    for part in (0, 1):
+        codec.decode(raw[part].reshape(-1, codec.pitch), exact[part].reshape(-1, codec.values))
+    for r, position in enumerate(positions):
+        raw[:, r, position + 1 :] = 0xFF  # NaN beyond each row's own end
+    q = rng.standard_normal((n, heads, dim), np.float32)
+    put(kernels.q, q)
+    want = reference_attention(q, exact, positions, shapes)
+
+    def attend(rows: list[int], window: Any, capacity: int) -> Any:
+        buffer = device.alloc("window", window.nbytes)
+        put(buffer, window)
+        part, stream = window.nbytes // 2, capacity * codec.pitch
+        view = View(buffer, 0, part, stream, codec.pitch, packed=True)
+        set_state(kernels, position=positions[rows], lane=rows)
+        put(kernels.q, q[rows])
+        device._runtime.memset(kernels.mixed.raw.data.ptr, 0xFF, kernels.mixed.nbytes)
+        batch = decode_batch(len(rows))
+        batch.where = [Where(0, lane, int(positions[lane])) for lane in rows]
+        run(device, kernels.attend(0, batch, view))
+        device.free(buffer)
+        return get(kernels.mixed, np.float32, MAX_ROWS, kernels.mixed_width)[
+            : len(rows), : heads * dim
+        ].reshape(len(rows), heads, dim)
+
+    together = attend(list(range(n)), raw, capacity)
+    assert relative(together, want) < 3e-6
+    for r in range(n):  # alone
+        np.testing.assert_array_equal(attend([r], raw, capacity)[0], together[r])
+    wider = np.full((2, n, 1024, codec.pitch), 0xFF, np.uint8)
+    wider[:, :, :capacity] = raw
+    np.testing.assert_array_equal(attend(list(range(n)), wider, 1024), together)
+
+
+def reference_attention(q: Any, kv: Any, positions: Any, shapes: Shapes) -> F64:
+    out = np.empty(q.shape, np.float64)
+    group = shapes.n_heads // shapes.n_kv_heads
+    for r, position in enumerate(positions):
+        k, v = (
+            kv[p, r, : position + 1].astype(np.float64).reshape(-1, shapes.n_kv_heads, q.shape[2])
+            for p in (0, 1)
+        )
+        for h in range(shapes.n_heads):
+            scores = k[:, h // group] @ q[r, h].astype(np.float64) * q.shape[2] ** -0.5
+            weights = np.exp(scores - scores.max())
+            out[r, h] = weights @ v[:, h // group] / weights.sum()
+    return out
+
+
+@pytest.mark.parametrize("kv", ["f16", "q8_0", "q4_0"])
+def test_attend_by_cells_and_tiles(
+    device: CudaDevice, rng: Rng, make_kernels: Any, kv: str
+) -> None:
+    """A unified cache's index list, and a prefill tile, give a row the bits of plain decode."""
+    shapes = shapes_of(64, 3, n_kv=3)
+    kernels, _ = make_kernels(shapes, kv, audit=True)
+    codec, rows, base = kernels.codec, 20, 250
+    total = base + rows
+    plain = np.zeros((2, total, codec.pitch), np.uint8)
+    for part in (0, 1):
+        codec.encode(rng.standard_normal((total, codec.values), np.float32), plain[part])
+    order = rng.permutation(1024)[:total].astype(np.int32)
+    mixed_up = np.full((2, 1024, codec.pitch), 0xFF, np.uint8)
+    mixed_up[:, order] = plain
+    q = rng.standard_normal((rows, shapes.n_heads, 64), np.float32)
+    put(kernels.q, q)
+    put(kernels.with_cells(), np.tile(np.pad(order, (0, 1024 - total)), (MAX_ROWS, 1)))
+    set_state(kernels, position=np.arange(base, total))
+
+    def attend(window: Any, groups: tuple[Group, ...], unified: bool) -> tuple[Any, Any]:
+        buffer = device.alloc("window", window.nbytes)
+        put(buffer, window)
+        view = View(buffer, 0, window.nbytes // 2, window.nbytes // 2, codec.pitch, packed=False)
+        batch = Batch(groups, (), unified, [Where(0, 0, base + i) for i in range(rows)])
+        put(kernels.sums, np.zeros(MAX_ROWS, np.uint64))
+        run(device, kernels.attend(0, batch, view))
+        device.free(buffer)
+        width = shapes.n_heads * 64
+        mixed = get(kernels.mixed, np.uint32, MAX_ROWS, kernels.mixed_width)[:rows, :width]
+        return mixed.copy(), get(kernels.sums, np.uint64, MAX_ROWS)[:rows].copy()
+
+    singles = tuple(Group(i, 1, False) for i in range(rows))
+    tile = (Group(0, rows, True),)
+    want, sums = attend(plain, singles, False)
+    np.testing.assert_array_equal(sums, [audit_sum(plain, base + i + 1) for i in range(rows)])
+    for window, groups, unified in (
+        (plain, tile, False),
+        (mixed_up, singles, True),
+        (mixed_up, tile, True),
+    ):
+        got, got_sums = attend(window, groups, unified)
+        np.testing.assert_array_equal(got, want)
+        np.testing.assert_array_equal(got_sums, sums if groups is singles else sums[-1:].repeat(20))
+
+
+def audit_sum(window: Any, rows: int) -> int:
+    total = 0
+    for part in (0, 1):
+        words = window[part, :rows].reshape(-1).view(np.uint32).astype(object)
+        weigh = range(1, 2 * len(words), 2)
+        total = (total * 6364136223846793005 + int(np.dot(words, np.array(weigh, object)))) % 2**64
+    return total
+
+
+@pytest.mark.parametrize("kv", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rows_in(
+    device: CudaDevice, rng: Rng, make_kernels: Any, kv: str, interleaved: bool
+) -> None:
+    """H8: one encoding, the bytes of the project's codec; padding zero, and never copied."""
+    from kvbench.device.rotary import tables, turn
+
+    shapes = shapes_of(64, 3, n_kv=3, rope_interleaved=interleaved, rope_dim=32)
+    kernels, arrays = make_kernels(shapes, kv)
+    codec, n, d = kernels.codec, 5, shapes.d_model
+    x = rng.standard_normal((n, d), np.float32)
+    positions = np.array([0, 3, 900, 17, 64], np.int32)
+    put(kernels.x, x)
+    put(kernels.rows, np.full(kernels.rows.nbytes, 0xFF, np.uint8))
+    cells = np.array([2, 0, 7, 1, 5], np.int32)
+    set_state(kernels, position=positions, cell=cells, stream=[4, 3, 2, 1, 0], lane=range(n))
+    batch = decode_batch(n, [4, 3, 2, 1, 0])
+    batch.where = [Where(4 - i, i, int(cells[i])) for i in range(n)]
+    run(device, kernels.attn_in(0, batch))
+    norm = x.astype(np.float64)
+    norm = norm / np.sqrt(np.mean(norm**2, axis=1, keepdims=True) + 1e-5) * arrays["0.attn_norm"]
+    qkv = get(kernels.qkv, np.float32, n, kernels.qkv_width)
+    assert relative(qkv, norm @ arrays["0.wqkv"].astype(np.float64).T) < 3e-6
+    heads = qkv.reshape(n, -1, 64).copy()
+    turned = shapes.n_heads + shapes.n_kv_heads
+    cos, sin = (t[positions] for t in tables(shapes, 1024))
+    turn(heads[:, :turned], cos, sin, interleaved=interleaved)
+    np.testing.assert_array_equal(
+        get(kernels.q, np.float32, n, shapes.n_heads, 64), heads[:, : shapes.n_heads]
+    )
+    want = np.zeros((n, 2, codec.pitch), np.uint8)
+    codec.encode(heads[:, shapes.n_heads : turned].reshape(n, -1), want[:, 0])
+    codec.encode(heads[:, turned:].reshape(n, -1), want[:, 1])
+    np.testing.assert_array_equal(get(kernels.rows, np.uint8, n, 2, codec.pitch), want)
+    for space, packed, pinned in (
+        ("device", True, True), ("device", False, True), ("host", False, True),
+        ("host", False, False),
+    ):  # fmt: skip
+        part = n * 8 * codec.pitch
+        target = device.alloc("target", 2 * part + 256, space, pinned=pinned)  # type: ignore[arg-type]
+        put(target, np.full(target.nbytes, 0xAB, np.uint8))
+        view = View(target, 256, part, 8 * codec.pitch, codec.pitch, packed)
+        run(device, kernels.write_rows(batch, view, site="store"))
+        expected = np.full((2, n, 8, codec.pitch), 0xAB, np.uint8)
+        for r in range(n):
+            lane = r if packed else 4 - r
+            expected[:, lane, cells[r], : codec.row_bytes] = want[r, :, : codec.row_bytes]
+        got = get(target, np.uint8, target.nbytes)
+        assert (got[:256] == 0xAB).all()
+        np.testing.assert_array_equal(got[256:].reshape(expected.shape), expected)
+        device.free(target)
+
+
+def test_choose(device: CudaDevice, rng: Rng, make_kernels: Any) -> None:
+    """NumPy's argmax: the first of equals, NaN above all; only the outputs' tokens move (H20)."""
+    kernels, _ = make_kernels(shapes_of(64, 3), "f16")
+    n, vocab = 16, kernels.shapes.vocab
+    logits = rng.standard_normal((n, vocab), np.float32)
+    logits[3, [10, 900]] = 50.0
+    logits[4, [700, 20]] = np.nan
+    logits[5] = -np.inf
+    put(kernels.logits, logits)
+    set_state(kernels, token=range(n + 2), position=range(n + 2), cell=range(5, n + 7))
+    batch = decode_batch(n + 2)
+    batch.outputs = tuple(range(2, n + 2))
+    run(device, kernels.choose(batch, advance=True))
+    want = logits.argmax(axis=1)
+    np.testing.assert_array_equal(get(kernels.chosen, np.int32, n), want)
+    state = get(kernels.state, np.int32, MAX_ROWS, 8)[: n + 2]
+    np.testing.assert_array_equal(state[:, TOKEN], [0, 1, *want])
+    np.testing.assert_array_equal(state[:, POSITION], np.arange(1, n + 3))
+    np.testing.assert_array_equal(state[:, CELL], np.arange(6, n + 8))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0", "q4_0"])
+def test_layers(device: CudaDevice, rng: Rng, make_kernels: Any, kind: Any) -> None:
+    """Embedding, recurrent mixing, the MLP and the head, against float64."""
+    shapes = shapes_of(64, 3)
+    kernels, arrays = make_kernels(shapes, "f16", kind=kind)
+    w = {name: decoded(a, kind) if a.ndim == 2 else a for name, a in arrays.items()}
+    n, d = 20, shapes.d_model
+    tokens = rng.integers(0, shapes.vocab, n)
+    streams = np.array([*range(16), 3, 3, 0, 9], np.int32)  # rows of one stream follow each other
+    set_state(kernels, token=tokens, stream=streams, lane=range(n))
+    batch = decode_batch(n)
+    run(device, kernels.embed(batch))
+    x = get(kernels.x, np.float32, n, d)
+    np.testing.assert_array_equal(x, w["embed"][tokens].astype(np.float32))
+
+    def norm(x: F64, gain: Any) -> F64:
+        return x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5) * gain
+
+    states = rng.standard_normal((16, d), np.float32)
+    memory = device.alloc("memory", states.nbytes)
+    put(memory, states)
+    run(device, kernels.recur(1, batch, memory.span()))
+    both = norm(x.astype(np.float64), w["1.attn_norm"]) @ w["1.w_rec"].T
+    held, mixed = states.astype(np.float64), np.empty((n, d))
+    for r in range(n):
+        keep = 1 / (1 + np.exp(-both[r, :d]))
+        held[streams[r]] = mixed[r] = keep * held[streams[r]] + (1 - keep) * both[r, d:]
+    assert relative(get(memory, np.float32, 16, d), held) < 3e-6
+    assert relative(get(kernels.mixed, np.float32, n, kernels.mixed_width)[:, :d], mixed) < 3e-6
+
+    attended = rng.standard_normal((n, kernels.mixed_width), np.float32)
+    put(kernels.mixed, attended)
+    run(device, kernels.mlp(0, batch))
+    after = x + attended[:, : shapes.n_heads * 64].astype(np.float64) @ w["0.wo"].T
+    gate, up = np.split(norm(after, w["0.ffn_norm"]) @ w["0.w_gate_up"].T, 2, axis=1)
+    after += (gate / (1 + np.exp(-gate)) * up) @ w["0.w_down"].T
+    assert relative(get(kernels.x, np.float32, n, d), after) < 3e-6
+
+    batch.outputs = (0, 1, 2, 7, 19)
+    run(device, kernels.head(batch))
+    want = norm(after, w["final_norm"])[list(batch.outputs)] @ w["head"].T
+    assert relative(get(kernels.logits, np.float32, 5, shapes.vocab), want) < 3e-6
+    device.free(memory)

@@ -1,0 +1,130 @@
+"""The kernel sources without a GPU: they compile, and their arguments are what Python packs."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from kvbench.device.cuda import arguments, driver
+from kvbench.device.cuda.source import Defines, options, sample_variants, source
+from kvbench.errors import UsageError
+
+FILES = ("matvec", "attend", "rows", "tokens", "weights")
+TYPES = {
+    "int": ctypes.c_int,
+    "i64": ctypes.c_int64,
+    "u64": ctypes.c_uint64,
+    "float": ctypes.c_float,
+}
+
+
+def structures() -> dict[str, list[tuple[str, type]]]:
+    """Name to (field, ctypes type) of every argument structure in the sources."""
+    found: dict[str, list[tuple[str, type]]] = {}
+    for file in FILES:
+        for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", source(file), re.S | re.M):
+            if f"(const {name} " not in source(file):
+                continue  # not a kernel's argument
+            fields: list[tuple[str, type]] = []
+            for declaration in re.sub(r"//[^\n]*", "", body).split(";"):
+                match = re.fullmatch(r"\s*(?:const )?(\w+)(\*?) ([\w, \[\]]+)\s*", declaration)
+                if match is None:
+                    assert not declaration.strip() or "#" in declaration, declaration
+                    continue
+                kind = ctypes.c_void_p if match[2] else TYPES[match[1]]
+                for field in match[3].split(", "):
+                    bare, _, extent = field.partition("[")
+                    fields.append((bare, kind * int(extent[:-1]) if extent else kind))
+            found[name] = fields
+    return found
+
+
+def test_arguments_match_the_sources() -> None:
+    """A field added on one side only would shift every argument after it."""
+    packed = {
+        name: cls
+        for name, cls in vars(arguments).items()
+        if isinstance(cls, type) and issubclass(cls, ctypes.Structure) and hasattr(cls, "_fields_")
+    }
+    declared = structures()
+    assert packed.keys() == declared.keys()
+    for name, cls in packed.items():
+        got = [(f, ctypes.sizeof(t), str(t._type_)) for f, t in cls._fields_]
+        want = [(f, ctypes.sizeof(t), str(t._type_)) for f, t in declared[name]]
+        assert [g[1:] for g in got] == [w[1:] for w in want], name
+        assert [g[0] for g in got if g[0] != "values"] == [w[0] for w in want if w[0] != "in"], name
+
+
+def nvrtc_compile(text: str, defines: Defines) -> str | None:
+    """None, or the compiler's log; skips when there is no NVRTC."""
+    try:
+        from nvidia import cuda_nvrtc
+    except ImportError:
+        pytest.skip("neither nvcc nor nvidia-cuda-nvrtc-cu12 is installed")
+    folder = Path(next(iter(cuda_nvrtc.__path__))) / "lib"
+    library = ctypes.CDLL(str(next(folder.glob("libnvrtc.so.*"))))
+    program = ctypes.c_void_p()
+    library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"k.cu", 0, None, None)
+    flags = [f.encode() for f in (*options(defines), "--gpu-architecture=sm_90")]
+    status = library.nvrtcCompileProgram(
+        program, len(flags), (ctypes.c_char_p * len(flags))(*flags)
+    )
+    size = ctypes.c_size_t()
+    library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    library.nvrtcGetProgramLog(program, log)
+    library.nvrtcDestroyProgram(ctypes.byref(program))
+    return None if status == 0 else log.value.decode()
+
+
+def nvcc_compile(text: str, defines: Defines, folder: Path) -> str | None:
+    """None, or the compiler's messages."""
+    file = folder / "kernel.cu"
+    file.write_text(text)
+    flags = ["-arch=sm_90", "-cubin", *options(defines), "-o", str(folder / "k.cubin")]
+    done = subprocess.run(["nvcc", *flags, str(file)], capture_output=True, text=True, check=False)
+    return None if done.returncode == 0 else done.stderr
+
+
+def compile_error(text: str, defines: Defines, folder: Path) -> str | None:
+    if shutil.which("nvcc"):
+        return nvcc_compile(text, defines, folder)
+    return nvrtc_compile(text, defines)
+
+
+SAMPLES = list(sample_variants())
+QUICK = [v for v in SAMPLES if ("ROWS", "1") in v[1] or v[0] != "matvec"][::3]
+
+
+@pytest.mark.parametrize("variant", QUICK, ids=str)
+def test_kernels_compile(variant: tuple[str, Defines], tmp_path: Path) -> None:
+    file, defines = variant
+    assert compile_error(source(file), defines, tmp_path) is None
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("variant", SAMPLES, ids=str)
+def test_every_variant_compiles(variant: tuple[str, Defines], tmp_path: Path) -> None:
+    file, defines = variant
+    assert compile_error(source(file), defines, tmp_path) is None
+
+
+def test_the_gate_sees_an_error(tmp_path: Path) -> None:
+    """A planted fault: the gate is not green because it compiles nothing."""
+    broken = source("rows").replace("grid_wait();", "grid_wait()", 1)
+    assert compile_error(broken, (("KV", "F16"),), tmp_path) is not None
+
+
+def test_no_gpu_is_one_line() -> None:
+    """Without a GPU, asking for one says what is missing, in one line."""
+    lack = driver.missing()
+    if lack is None:
+        pytest.skip("this machine has a GPU")
+    assert "\n" not in lack
+    with pytest.raises(UsageError, match="device cuda: "):
+        driver.require()
