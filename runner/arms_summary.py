@@ -12,9 +12,13 @@ from kvbench.spec import ArmSpec
 
 
 def summarise_arm(
-    spec: ArmSpec, runs: Sequence[RunLine], full: Callable[[RunLine], Result | None]
+    spec: ArmSpec,
+    runs: Sequence[RunLine],
+    full: Callable[[RunLine], Result | None],
+    environment: Callable[[str], dict[str, Any]],
 ) -> ArmSummary:
-    """``runs``: the arm's counted runs in run order; ``full`` gives a run's whole result."""
+    """``runs``: the arm's counted runs in run order; ``full`` gives a run's whole result,
+    ``environment`` the fingerprint with a hash."""
     own = [run for run in runs if run.arm == spec.name]
     good = [(run, result) for run in own if (result := full(run)) is not None]
     results = [result for _, result in good]
@@ -40,6 +44,7 @@ def summarise_arm(
         metrics=_merge((r.metrics for r in results), median),
         plan=dict(results[-1].telemetry) if results else {},
         telemetry=_merge((run.telemetry for run in own), lambda v: sum(v) / len(v)),
+        receipt=environment(own[0].environment).get("arm", {}) if own else {},
     )
 
 

@@ -18,8 +18,9 @@ from kvbench.engines.protocol import Task
 from kvbench.engines.recorder import Answer, Request
 from kvbench.errors import ArmFailure, UsageError
 from kvbench.records.capture import Capture
-from kvbench.spec import Cell, Link, LinkSpec, load_suite
+from kvbench.spec import Cell, Link, Suite, load_suite
 from runner import nsys
+from runner.plan import load_plan
 from runner.rehearsal import rehearse, resolve_link
 from runner.tasks import arms_of, task_of
 
@@ -37,15 +38,28 @@ def profile_suite(
     """
     suite, cells = load_suite(ref)
     chosen = _choose(cells, cell)
-    task = task_of(chosen)
-    run_s = suite.timeouts.run_s
-    link = _link(chosen, suite.baseline, task, run_s, doing)
-    arms = arms_of(chosen, link)
-    order = [suite.baseline, *(name for name in arms if name != suite.baseline)]
+    link = _link(chosen, suite, doing)
+    return _profile(suite, chosen, link, recorder, doing)
+
+
+def profile_run(
+    directory: Path, *, cell: str | None, recorder: Recorder, doing: Callable[[str], None]
+) -> list[Capture]:
+    """The same for a stored experiment: its plan, and the link it was measured with."""
+    plan = load_plan(directory)
+    suite, cells = plan.resolve()
+    chosen = _choose(cells, cell)
+    return _profile(suite, chosen, plan.links.get(chosen.name), recorder, doing)
+
+
+def _profile(
+    suite: Suite, cell: Cell, link: Link | None, recorder: Recorder, doing: Callable[[str], None]
+) -> list[Capture]:
+    arms, task = arms_of(cell, link), task_of(cell)
     captures = []
-    for name in order:
+    for name in (suite.baseline, *(name for name in arms if name != suite.baseline)):
         doing(f"{name}: recording")
-        captures.append(record(arms[name], task, recorder, run_s))
+        captures.append(record(arms[name], task, recorder, suite.timeouts.run_s))
     return captures
 
 
@@ -58,14 +72,13 @@ def _choose(cells: Sequence[Cell], name: str | None) -> Cell:
     raise UsageError(f"no cell {name!r}; there are: {', '.join(cell.name for cell in cells)}")
 
 
-def _link(
-    cell: Cell, baseline: str, task: Task, run_s: float, doing: Callable[[str], None]
-) -> Link | None:
-    spec: LinkSpec | None = cell.link
-    if spec is None or spec.ratio is None:
-        return resolve_link(spec, None, cell.name)
+def _link(cell: Cell, suite: Suite, doing: Callable[[str], None]) -> Link | None:
+    if cell.link is None or cell.link.ratio is None:
+        return resolve_link(cell.link, None, cell.name)
     doing("calibrating the link")
-    return resolve_link(spec, rehearse(arms_of(cell, None)[baseline], task, run_s, None), cell.name)
+    baseline = arms_of(cell, None)[suite.baseline]
+    rehearsed = rehearse(baseline, task_of(cell), suite.timeouts.run_s, None)
+    return resolve_link(cell.link, rehearsed, cell.name)
 
 
 def record(arm: Arm, task: Task, recorder: Recorder, run_s: float) -> Capture:

@@ -69,7 +69,7 @@ def summarise(plan: Plan, state: State, sources: Sources) -> Summary:
         looks=suite.looks,
         labels=_labels(plan, suite),
         command=plan.command,
-        environment=environment,
+        environment={part: value for part, value in environment.items() if part != "arm"},
         environment_hash=environment_hash,
         cells=summaries,
         exit_code=exit_code,
@@ -156,7 +156,9 @@ def _cell(
         axes=cell.axes,
         workload={**msgspec.to_builtins(cell.workload), "model": cell.model},
         gate=_gate(suite, state, sources),
-        arms=tuple(summarise_arm(spec, counted, sources.full) for spec in cell.arms),
+        arms=tuple(
+            summarise_arm(spec, counted, sources.full, sources.environment) for spec in cell.arms
+        ),
         comparisons=comparisons,
         runs=_values(state, orders),
         link={} if link is None else msgspec.to_builtins(link),

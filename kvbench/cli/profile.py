@@ -12,11 +12,13 @@ from kvbench.cli.output import json_option, print_json
 
 if TYPE_CHECKING:
     from kvbench.records.capture import Capture
+    from kvbench.report.progress import Progress
     from runner.profile import Recorder
 
 
 @click.command("profile")
 @click.argument("suite", required=False)
+@click.option("--run", metavar="RUN", help="A stored experiment; its report gets the timeline.")
 @click.option("--cell", help="Cell of the suite's grid; the first unless given.")
 @click.option(
     "--with",
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 @json_option
 def command(
     suite: str | None,
+    run: str | None,
     cell: str | None,
     recorder: Recorder,
     imported: tuple[Path, ...],
@@ -51,39 +54,65 @@ def command(
     SUITE is a bundled name or a TOML file: each arm of one cell runs once, in a process and a
     capture of its own, warm-up excluded. These runs are never timed. Captures, a trace for
     ui.perfetto.dev and the timeline's picture are written to a new folder in results/, or to --out.
+    With --run they go to the experiment's own folder, and its report is drawn again.
 
     With --import nothing runs; the first file is the baseline, and files are written only to --out.
     """
-    if bool(suite) == bool(imported):
-        raise click.UsageError("give either a SUITE to run or --import FILE to read")
-    from kvbench.report import profile_view
+    if [bool(suite), bool(run), bool(imported)].count(True) != 1:
+        raise click.UsageError("give one of SUITE, --run RUN and --import FILE")
+    if imported and (cell is not None or recorder != "auto"):
+        raise click.UsageError("--cell and --with belong to a SUITE or a RUN")
+    if tokens is not None and not imported:
+        raise click.UsageError("--tokens belongs to --import")
     from kvbench.report.profile_files import write_profile
 
-    if suite:
-        if tokens is not None:
-            raise click.UsageError("--tokens belongs to --import")
-        captures = _run(suite, cell, recorder)
-        out = out or Path("results") / f"{time.strftime('%Y%m%d-%H%M%S')}-profile"
-    else:
-        if cell is not None or recorder != "auto":
-            raise click.UsageError("--cell and --with belong to a SUITE")
+    if imported:
         from kvbench.analysis.imports import read_captures
 
         captures = read_captures(imported, tokens)
-    written = write_profile(captures, out) if out else []
-    if as_json:
-        print_json(profile_view.as_document(captures))
-        return
-    from kvbench.report.terminal import console
+        written = write_profile(captures, out) if out else []
+    elif run:
+        captures, written = _profile_run(run, cell, recorder, out)
+    else:
+        from runner.profile import profile_suite
 
-    profile_view.print_tables(profile_view.tables(captures), console())
+        with _progress() as progress:
+            captures = profile_suite(str(suite), cell=cell, recorder=recorder, doing=progress.note)
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        written = write_profile(captures, out or Path("results") / f"{stamp}-profile")
+    _show(captures, as_json)
     for path in written:
         click.echo(f"wrote {path}", err=True)
 
 
-def _run(suite: str, cell: str | None, recorder: Recorder) -> list[Capture]:
-    from kvbench.report.progress import Progress
-    from runner.profile import profile_suite
+def _profile_run(
+    run: str, cell: str | None, recorder: Recorder, out: Path | None
+) -> tuple[list[Capture], list[Path]]:
+    """Profile a stored experiment, and draw its reports again with the timeline."""
+    from kvbench.report.files import PROFILE, write_reports
+    from kvbench.report.profile_files import write_profile
+    from runner.profile import profile_run
+    from runner.store import find_run, load_summary
 
-    with Progress("profile", 1) as progress:
-        return profile_suite(suite, cell=cell, recorder=recorder, doing=progress.note)
+    directory = find_run(run)
+    summary = load_summary(directory)
+    with _progress() as progress:
+        captures = profile_run(directory, cell=cell, recorder=recorder, doing=progress.note)
+    written = write_profile(captures, out or directory / PROFILE)
+    return captures, [*written, *write_reports(summary, directory)]
+
+
+def _progress() -> Progress:
+    from kvbench.report.progress import Progress
+
+    return Progress("profile", 1)
+
+
+def _show(captures: list[Capture], as_json: bool) -> None:
+    from kvbench.report import profile_view
+    from kvbench.report.terminal import console
+
+    if as_json:
+        print_json(profile_view.as_document(captures))
+    else:
+        profile_view.print_tables(profile_view.tables(captures), console())

@@ -95,6 +95,8 @@ class ArmSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     """The engine's own telemetry of the last run: plan, ring, declines (T21)."""
     telemetry: dict[str, float] = {}
     """Means over runs of what the machine did."""
+    receipt: dict[str, Any] = {}
+    """What exactly ran, as of its first run: command, version, revision, digests."""
 
 
 class Diagnostics(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):

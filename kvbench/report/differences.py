@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from kvbench.records import ArmSummary
 from kvbench.report.words import NONE, visible
 
 
@@ -51,3 +52,17 @@ def listed(names: Iterable[str], limit: int = 8) -> str:
     shown = list(names)
     rest = f" and {len(shown) - limit} more" if len(shown) > limit else ""
     return ", ".join(shown[:limit]) + rest
+
+
+def settings_of(arm: ArmSummary) -> dict[str, Any]:
+    """What the arm runs with: what was asked for, and what it says came of that."""
+    effective = arm.receipt.get("effective")
+    return {"engine": arm.engine, **arm.settings, **(effective if effective else {})}
+
+
+_NOT_THE_PROGRAM = ("name", "settings", "effective", "notes")
+
+
+def program_of(arm: ArmSummary) -> dict[str, Any]:
+    """What the arm is, settings apart: command, version, revision, digests, libraries."""
+    return {k: v for k, v in arm.receipt.items() if k not in _NOT_THE_PROGRAM}

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from kvbench.records import CellSummary, Summary
 from kvbench.report import repeat
 from kvbench.report.ceilings import sentences
-from kvbench.report.differences import common, differing, flatten
+from kvbench.report.differences import common, differing, flatten, program_of, settings_of
 from kvbench.report.words import NONE, headline, interval, number, percent, symbol, visible
 
 VALUES_SHOWN = 400
@@ -160,7 +160,7 @@ def _settings(summary: Summary) -> str:
     if not summary.cells:
         return ""
     arms = summary.cells[0].arms
-    columns = [{"engine": arm.engine, **arm.settings} for arm in arms]
+    columns = [settings_of(arm) for arm in arms]
     names = [code(arm.name) for arm in arms]
     differ = table(
         ["differs", *names],
@@ -172,7 +172,14 @@ def _settings(summary: Summary) -> str:
 
 def _environment(summary: Summary) -> str:
     rows = [[code(name), code(value)] for name, value in flatten(summary.environment).items()]
-    return table(["fingerprint " + code(summary.environment_hash[:12]), ""], rows)
+    machine = table(["fingerprint " + code(summary.environment_hash[:12]), ""], rows)
+    arms = summary.cells[0].arms if summary.cells else ()
+    programs = differing([program_of(arm) for arm in arms])
+    differ = table(
+        ["differs between arms", *(code(arm.name) for arm in arms)],
+        [[code(name), *(code(value) for value in values)] for name, values in programs],
+    )
+    return "\n\n".join(part for part in (differ, machine) if part)
 
 
 def _repeat(summary: Summary) -> str:

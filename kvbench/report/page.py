@@ -14,7 +14,7 @@ from kvbench.records import CellSummary, Comparison, Summary, Verdict
 from kvbench.report import charts, repeat, words
 from kvbench.report.breakdown import breakdowns, part_names, stacked
 from kvbench.report.ceilings import sentences
-from kvbench.report.differences import common, differing, flatten
+from kvbench.report.differences import common, differing, flatten, program_of, settings_of
 from kvbench.report.svg import Scale
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ def _cell(cell: CellSummary, arms: dict[str, int], delta: float, baseline: str) 
     from markupsafe import Markup
 
     parts = breakdowns(cell.arms)
-    settings = [{"engine": arm.engine, **arm.settings} for arm in cell.arms]
+    settings = [settings_of(arm) for arm in cell.arms]
+    programs = [program_of(arm) for arm in cell.arms]
     facts = [
         {
             "bytes moved": {kind: words.size(count) for kind, count in arm.bytes.items()},
@@ -159,6 +160,8 @@ def _cell(cell: CellSummary, arms: dict[str, int], delta: float, baseline: str) 
         "runs_chart": Markup(charts.runs_in_order(cell, arms)),
         "differ": differing(settings),
         "same": common(settings),
+        "programs_differ": differing(programs),
+        "programs_same": common(programs),
         "workload": list(flatten({**cell.workload, "link": cell.link}).items()),
         "facts": [(n, v) for n, v in _all_rows(facts)],
         "by_block": [Markup(charts.gain_by_block(c, delta)) for c in cell.comparisons],

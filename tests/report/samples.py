@@ -45,6 +45,11 @@ def arm(name: str, speed: float, **settings: Any) -> ArmSummary:
         waits={"token": (48, 0, 0)},
         memory={"device_peak": 500 << 20, "ring": 27 << 20},
         telemetry={"cpu_mhz": 2900.0},
+        receipt={
+            "version": "kvbench 0.1.0",
+            "revision": {"commit": f"{name}-commit", "dirty": False},
+            "effective": {"lag": 2, **settings},
+        },
     )
 
 

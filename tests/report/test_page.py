@@ -11,7 +11,9 @@ from xml.etree import ElementTree
 import msgspec
 import pytest
 
+from kvbench.errors import UsageError
 from kvbench.records import CellSummary, Summary, Verdict
+from kvbench.records.capture import Capture, Work, encode_capture
 from kvbench.report.files import write_reports
 from kvbench.report.page import Picture, render_html
 from kvbench.report.svg import ticks
@@ -87,6 +89,7 @@ def test_the_page_answers_in_the_order_a_doubter_asks() -> None:
     assert "FASTER: pipelined is faster than ordered: +57.3%" in page
     assert "kvbench ab smoke" in page
     assert "Example CPU" in page
+    assert "pipelined-commit" in page.split('id="environment"')[1].split("<details>")[0]
     assert page.count('class="dot arm0') >= 14  # every run of the first arm, voided ones included
     assert "kvbench ab --resume" not in page
 
@@ -132,6 +135,20 @@ def test_files_are_written_beside_the_journal(tmp_path: Path) -> None:
     assert markdown.read_text().startswith("### kvbench: Ordered against pipelined")
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["report.html", "report.md"]
+
+
+def test_a_profiled_experiment_has_its_timeline_in_the_page(tmp_path: Path) -> None:
+    assert "None was recorded" in write_reports(samples.summary(), tmp_path)[1].read_text()
+    work = (Work("kernel", "cpu0/compute", "attend", 0, 10),)
+    capture = Capture(v=1, arm="ordered", source="oplog", tool="t", tokens=1, work=work)
+    (tmp_path / "profile").mkdir()
+    (tmp_path / "profile/0-ordered.capture.json").write_bytes(encode_capture(capture))
+    page = write_reports(samples.summary(), tmp_path)[1].read_text()
+    assert "Timeline of the whole capture: ordered" in page
+    assert "None was recorded" not in page
+    (tmp_path / "profile/1-x.capture.json").write_bytes(b"{")
+    with pytest.raises(UsageError, match=r"1-x\.capture\.json: not a capture"):
+        write_reports(samples.summary(), tmp_path)
 
 
 @pytest.fixture(params=[1280, 390], ids=["wide", "phone"])
