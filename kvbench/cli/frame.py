@@ -14,7 +14,7 @@ import click
 
 import kvbench
 from kvbench.cli.failures import Guard
-from kvbench.cli.table import COMMANDS
+from kvbench.cli.table import COMMANDS, sections
 
 PROG = "kvbench"
 
@@ -34,8 +34,10 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for title, names in sections():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(width), COMMANDS[name].help) for name in names])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -35,4 +35,22 @@ COMMANDS: dict[str, Entry] = {
     "validate": Entry("kvbench.cli.validate", "Check the verdicts' error rates by simulation."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }
-"""In the order in which they are listed: what is measured first, then what explains it."""
+"""Listed in ``SECTIONS``; what stands in none of them comes last."""
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Measure": ("ab", "gate", "run"),
+    "Look at it": ("show", "profile", "predict", "compare", "history"),
+    "Share it": ("export", "bundle", "verify"),
+    "The machine and the method": ("doctor", "calibrate", "validate"),
+    "Suites, models, disk": ("suites", "assets", "clean"),
+}
+
+
+def sections() -> list[tuple[str, list[str]]]:
+    """(title, names of commands) of every section that has any."""
+    named = [
+        (title, [name for name in names if name in COMMANDS]) for title, names in SECTIONS.items()
+    ]
+    placed = {name for _, names in named for name in names}
+    named.append(("Further", [name for name in COMMANDS if name not in placed]))
+    return [(title, names) for title, names in named if names]

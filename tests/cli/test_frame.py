@@ -96,7 +96,7 @@ def test_wrong_usage_is_one_line_and_exit_2(args: list[str], says: str) -> None:
 def test_no_arguments_print_the_help() -> None:
     done = run()
     assert done.returncode == 2
-    assert "Commands:" in done.stderr
+    assert "Measure:" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def test_wheel_works_in_a_fresh_environment_outside_the_checkout(
     where = check([str(python), "-c", "import kvbench; print(kvbench.__file__)"], tmp_path)
     assert Path(where.strip()).is_relative_to(fresh)
     kvbench = fresh / "bin" / "kvbench"
-    assert "Commands:" in check([str(kvbench), "--help"], tmp_path)
+    assert "Measure:" in check([str(kvbench), "--help"], tmp_path)
     listed = json.loads(check([str(kvbench), "suites", "--json"], tmp_path))
     assert {s["name"] for s in listed} == {p.stem for p in (ROOT / "configs").glob("*.toml")}
     assert check([str(python), "-m", "kvbench", "--version"], tmp_path).startswith("kvbench ")
