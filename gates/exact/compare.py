@@ -45,6 +45,7 @@ def first_divergence(
     """The first difference that matters most to name: tokens, then text, hashes, counts, bytes."""
     for difference in (
         _tokens(baseline, arm),
+        _pieces(baseline, arm),
         _texts(baseline.texts, arm.texts),
         _top2(baseline, arm),
         _hashes(baseline.result.hashes, arm.result.hashes),
@@ -82,6 +83,23 @@ def _tokens(baseline: Reply, arm: Reply) -> Divergence | None:
                     position=position,
                     baseline=Side(token=a, margin=_margin_at(baseline, sequence, position)),
                     arm=Side(token=b, margin=_margin_at(arm, sequence, position)),
+                )
+    return None
+
+
+def _pieces(baseline: Reply, arm: Reply) -> Divergence | None:
+    """Text token by token: it has a position and margins, which text alone has not."""
+    if baseline.pieces is None or arm.pieces is None:
+        return None
+    for sequence, (one, other) in enumerate(zip(baseline.pieces, arm.pieces, strict=True)):
+        for position, (a, b) in enumerate(itertools.zip_longest(one, other)):
+            if a != b:
+                return Divergence(
+                    kind="tokens",
+                    sequence=sequence,
+                    position=position,
+                    baseline=Side(text=a or "", margin=_margin_at(baseline, sequence, position)),
+                    arm=Side(text=b or "", margin=_margin_at(arm, sequence, position)),
                 )
     return None
 

@@ -65,7 +65,8 @@ def explain(conclusion: Conclusion, repeats: bool | None) -> str:
 
 def _side(side: Side) -> str:
     if side.text:
-        return repr(side.text)
+        known = f" ({_margin(side)})" if side.margin is not None else ""
+        return f"{side.text!r}{known}"
     if side.token is None:
         return "the end"
     return f"token {side.token} ({_margin(side)})"

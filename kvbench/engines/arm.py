@@ -20,6 +20,11 @@ BUILT_IN: dict[str, str] = {
     "reference": "kvbench.engines.reference",
     "llama-server": "kvbench.engines.llama_server",
     "xllamacpp": "kvbench.engines.xllamacpp",
+    "openai": "kvbench.engines.openai",
+    "command": "kvbench.engines.command",
+    "llama-bench": "kvbench.engines.llama_bench",
+    "llama-batched-bench": "kvbench.engines.llama_batched_bench",
+    "vllm-bench": "kvbench.engines.vllm_bench",
 }
 """Engines that ship with kvbench, each a module that speaks the arm protocol."""
 

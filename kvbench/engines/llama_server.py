@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import re
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,12 +10,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from kvbench.engines import completion, options, served
-from kvbench.engines.http import Client, HttpFailure, Target, together
+from kvbench.engines import completion, options, programs, served
+from kvbench.engines.http import Client, HttpFailure, together
+from kvbench.engines.models import model_file
 from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run, Task
 from kvbench.engines.serve import EngineFailure, serve
 from kvbench.engines.server_process import ServerProcess, clean_environment, launch
 from kvbench.engines.settings import parse_settings
+from kvbench.engines.urls import Target
 
 CAPABILITIES = ["tokens", "top2", "teacher", "text", "parallel", "logprobs"]
 QUIET = (["--cache-ram", "0"], ["--no-cache-idle-slots"], ["-fit", "off"], ["--no-webui"])
@@ -79,11 +78,8 @@ class LlamaServer:
         program = self._command()
         env = clean_environment()
         known = options.probe(program, env)
-        build = self._build_command(program, _model_file(model), known)
+        build = self._build_command(program, model_file(model, self.name), known)
         options.check_known(build(1)[len(program) :], known, program[0])
-        text = options.ask(program, "--version", env)
-        found = re.search(r"version:\s*(.+)", text)
-        version = found[1].strip() if found else ""
         self._server = launch(
             build,
             port=self._settings.port,
@@ -92,17 +88,13 @@ class LlamaServer:
             env=env,
         )
         self._target = self._server.target
-        return version, _binary_receipt(program)
+        return programs.version(program), programs.receipt(program)
 
     def _command(self) -> list[str]:
         given = self._settings.program
         if self._program is not None and given == Settings().program:
             return self._program
-        program = [given] if isinstance(given, str) else list(given)
-        if not program or shutil.which(program[0]) is None:
-            where = "a program in PATH, a path, or url = ... to attach"
-            raise EngineFailure("start", f"program {given!r} was not found; give {where}")
-        return program
+        return programs.find(given)
 
     def _build_command(
         self, program: list[str], model: str, known: frozenset[str]
@@ -273,17 +265,6 @@ class LlamaServer:
             self._server.stop()
 
 
-def _model_file(model: str) -> str:
-    """A GGUF file for an asset's name; a path stays as it is."""
-    if not model:
-        raise EngineFailure("model", "the suite names no model, and llama-server needs one")
-    if "/" in model or model.endswith(".gguf"):
-        return model
-    from kvbench.decoder.model import gguf_path
-
-    return str(gguf_path(model))
-
-
 def _joined(streams: list[served.Stream], step: list[served.Stream]) -> list[served.Stream]:
     for whole, part in zip(streams, step, strict=True):
         whole.arrivals += part.arrivals
@@ -308,17 +289,6 @@ def _unified_option(unified: bool, known: frozenset[str]) -> str:
     if option in known or unified:
         return option
     return ""
-
-
-def _binary_receipt(program: list[str]) -> dict[str, str]:
-    path = shutil.which(program[0])
-    if path is None:
-        return {}
-    digest = hashlib.sha256()
-    with Path(path).open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return {"program_sha256": digest.hexdigest()}
 
 
 if __name__ == "__main__":

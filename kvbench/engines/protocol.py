@@ -131,6 +131,8 @@ class Reply(_Message, frozen=True, tag="result"):
     result: Result
     tokens: list[list[int]] | None = None
     """Generated ids, per sequence, in order."""
+    pieces: list[list[str]] | None = None
+    """Text of each generated token, for engines that do not give ids."""
     top2: list[list[Top2 | None]] | None = None
     """Per sequence and position, the two best candidates; null where unavailable."""
     texts: list[str] | None = None

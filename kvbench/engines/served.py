@@ -25,6 +25,8 @@ class Stream:
     text: str
     stop: str
     tokens: list[int] | None = None
+    pieces: list[str] | None = None
+    """Each token's text, where ids are not to be had."""
     top2: list[Top2 | None] | None = None
     logprobs: list[dict[str, float]] | None = None
     prompt_count: int = 0
@@ -59,6 +61,7 @@ def reply(run_id: int, streams: Sequence[Stream], *, detail: bool) -> Reply:
         id=run_id,
         result=result,
         tokens=[stream.tokens or [] for stream in streams] if detail and known else None,
+        pieces=_all([s.pieces for s in streams]) if detail else None,
         top2=_all([s.top2 for s in streams]) if detail else None,
         logprobs=_all([s.logprobs for s in streams]) if detail else None,
         texts=texts if detail else None,

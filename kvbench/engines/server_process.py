@@ -12,9 +12,10 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from kvbench.engines.http import Client, HttpFailure, Target
+from kvbench.engines.http import Client, HttpFailure
 from kvbench.engines.process import Tail
 from kvbench.engines.serve import EngineFailure
+from kvbench.engines.urls import Target
 
 LOOPBACK = "127.0.0.1"
 STOP_S = 10.0

@@ -243,7 +243,7 @@ def _implausible(reply: protocol.Reply, task: protocol.Task, waited_s: float) ->
         return f"claims {result.decode_s:.3f} s of decoding in a run of {waited_s:.3f} s"
     if result.tokens < 0:
         return f"claims {result.tokens} tokens"
-    for name in ("tokens", "top2", "texts", "stops", "logprobs"):
+    for name in ("tokens", "pieces", "top2", "texts", "stops", "logprobs"):
         rows = getattr(reply, name)
         if rows is not None and len(rows) != len(task.prompts):
             return f"gave {name} for {len(rows)} sequences of {len(task.prompts)}"

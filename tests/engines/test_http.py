@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvbench.engines.http import Client, HttpFailure, Response, Target, api_headers, redact_url
+from kvbench.engines.http import Client, HttpFailure, Response
+from kvbench.engines.urls import Target, api_headers, redact_url
 from kvbench.errors import KvbenchError, SettingError
 
 

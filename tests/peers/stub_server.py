@@ -51,11 +51,17 @@ class Stub(asyncio.Protocol):
             if len(rest) < length:
                 return
             self.buffer = rest[length:]
+            self.key = head.partition(b"Bearer ")[2].split(b"\r")[0].decode()
             self.answer(head.split(b" ", 2)[1].decode(), rest[:length])
 
     def answer(self, path, body):
         if path == "/health":
             self.whole({"status": "ok"})
+            return
+        if path in ("/version", "/get_server_info") or (
+            self.fault.get("anonymous") and path == "/props"
+        ):
+            self.whole({"error": {"message": "not found"}}, 404)
             return
         if path == "/props":
             self.whole(
@@ -68,7 +74,8 @@ class Stub(asyncio.Protocol):
             return
         request = json.loads(body)
         if self.fault.get("status"):
-            self.whole({"error": {"message": "planted refusal"}}, self.fault["status"])
+            echo = f" of {self.key}" if self.fault.get("echo_key") else ""
+            self.whole({"error": {"message": "planted refusal" + echo}}, self.fault["status"])
             return
         count = request.get("n_predict") or request.get("max_tokens")
         tokens = tokens_for(request["prompt"], count, self.fault)

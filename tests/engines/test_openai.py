@@ -1,0 +1,178 @@
+"""The OpenAI adapter against the real llama.cpp server and a stub."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gates.exact import CellOptions, gate_cell
+from kvbench.engines import chat
+from kvbench.engines.arm import Arm
+from kvbench.engines.http import Event, Response
+from kvbench.engines.protocol import Reply, Task
+from kvbench.engines.serve import EngineFailure
+from kvbench.engines.server_process import free_port
+from kvbench.engines.supervisor import Timeouts, run_once
+from kvbench.records import Failure
+from tests.peers.servers import running_stub
+
+QUICK = Timeouts(hello=60, prepare=60, run=60, bye=10)
+TASK = Task(prompts=["The quick brown fox", "jumps over the lazy dog"], generate=12, warmup=2)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """URL of llama.cpp's own server with a tiny random model."""
+    pytest.importorskip("xllamacpp")
+    from tests.peers.tiny_gguf import write_tiny_gguf
+
+    model = write_tiny_gguf(tmp_path_factory.mktemp("m") / "tiny.gguf")
+    port = free_port()
+    options = ["-m", str(model), "--port", str(port), "-np", "2", "-t", "1", "--cache-ram", "0"]
+    command = [sys.executable, "-m", "kvbench.engines.xllamacpp_server", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert process.stdout is not None
+    assert b"listening" in process.stdout.readline()
+    yield f"http://127.0.0.1:{port}"
+    process.terminate()
+    process.wait(20)
+    process.stdout.close()
+
+
+def arm(url: str, **settings: Any) -> Arm:
+    return Arm(name="o", engine="openai", settings={"url": url} | settings)
+
+
+UNCACHED = {"extra_body": {"cache_prompt": False}}
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_streamed_runs_on_the_real_server(real: str, endpoint: str) -> None:
+    run = run_once(arm(real, endpoint=endpoint, **UNCACHED), TASK, QUICK)
+    assert isinstance(run.outcome, Reply), run
+    result = run.outcome.result
+    assert result.tokens == 22 and result.decode_s > 0
+    assert {"ttft_s", "itl_s", "e2e_s"} <= set(result.metrics)
+    assert run.outcome.stops == ["length", "length"]
+    assert run.ready is not None and run.ready.version
+
+
+def test_the_gate_over_the_real_server(real: str) -> None:
+    options = CellOptions(timeouts=QUICK)
+    same = gate_cell(arm(real, **UNCACHED), [arm(real, **UNCACHED)], [TASK], options)
+    assert same.outcome == "passed", same.message
+    warm = arm(real, extra_body={"cache_prompt": False, "temperature": 2.0, "seed": 5, "top_k": 0})
+    other = gate_cell(arm(real, **UNCACHED), [warm], [TASK], options)
+    assert other.outcome == "mismatch"
+    check = next(check for check in other.checks if check.outcome == "mismatch")
+    assert check.divergence is not None and check.divergence.position is not None
+
+
+def test_a_prompt_served_from_the_cache_is_noticed(real: str) -> None:
+    """The real server caches prompts by default."""
+    task = Task(prompts=["a prompt that comes twice " * 3], generate=4, detail=True)
+    run_once(arm(real), task, QUICK)
+    found = run_once(arm(real), task, QUICK).outcome
+    assert isinstance(found, Failure) and found.kind == "reused-prompt", found
+    assert isinstance(run_once(arm(real, reuse_declared=True), task, QUICK).outcome, Reply)
+
+
+def test_timed_runs_carry_a_nonce(real: str) -> None:
+    task = Task(prompts=["another prompt that comes twice " * 3], generate=4)
+    for _ in range(2):
+        assert isinstance(run_once(arm(real), task, QUICK).outcome, Reply)
+
+
+def test_the_key_comes_from_the_environment_and_is_redacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_KEY", "sesame-123")
+    with running_stub(tmp_path, {"status": 401, "echo_key": True}) as url:
+        keyed = arm(url, api_key_env="THE_KEY", model="m")
+        run = run_once(keyed, TASK, QUICK)
+    assert isinstance(run.outcome, Failure)
+    assert "***" in run.outcome.message and "sesame" not in run.outcome.message + run.stderr
+
+
+def test_no_version_no_measurement(tmp_path: Path) -> None:
+    with running_stub(tmp_path, {"anonymous": True}) as url:
+        found = run_once(arm(url, model="m"), TASK, QUICK).outcome
+        assert isinstance(found, Failure) and found.kind == "no-version"
+        run = run_once(arm(url, model="m", version="mine-7"), TASK, QUICK)
+    assert isinstance(run.outcome, Reply) and run.ready is not None
+    assert run.ready.version == "mine-7" and any("stated" in note for note in run.ready.notes)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "url"),
+        ({"url": "http://user:pw@h"}, "credentials"),
+        ({"url": "http://127.0.0.1:1", "model": "m"}, "refused"),
+        ({"url": "http://h", "temperature": 1}, "temperature"),
+        ({"url": "http://h", "api_key_env": "NOT_SET_ANYWHERE"}, "NOT_SET_ANYWHERE"),
+    ],
+)
+def test_settings_are_refused_by_name(settings: dict[str, Any], words: str) -> None:
+    found = run_once(Arm(name="o", engine="openai", settings=settings), TASK, QUICK).outcome
+    assert isinstance(found, Failure) and words in found.message and "pw" not in found.message
+
+
+def parsed(*chunks: str) -> Any:
+    events = [Event(float(i), chunk.encode()) for i, chunk in enumerate(chunks)]
+    return chat.parse(Response(200, b"", events, 0.0, 9.0))
+
+
+USAGE = '{"choices":[],"usage":{"prompt_tokens":3,"completion_tokens":2}}'
+END = '{"choices":[{"text":"","finish_reason":"length"}]}'
+
+
+def test_both_shapes_of_logprobs() -> None:
+    shape = '{"choices":[{"text":"a","logprobs":{"tokens":["a"],"top_logprobs":[%s]}}]}'
+    old = shape % '{"a":-0.1,"b":-2.0}'
+    new = (
+        '{"choices":[{"delta":{"content":"a"},"logprobs":{"content":[{"token":"a","top_logprobs":'
+        '[{"logprob":-0.1},{"logprob":-2.0}]}]}}]}'
+    )
+    for chunk in (old, new):
+        stream = parsed(chunk, END, USAGE, "[DONE]")
+        assert stream.pieces == ["a"] and stream.top2 == [(-1, -0.1, -1, -2.0)]
+    assert parsed(shape % '{"a":0.0,"b":0.0}', END, USAGE).top2 == [None]
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [(END,), (USAGE,), ("{",), ('{"error":{"message":"x"}}',), ('{"choices":3}',)],
+)
+def test_broken_streams(chunks: tuple[str, ...]) -> None:
+    with pytest.raises(EngineFailure):
+        parsed(*chunks)
+
+
+def test_reasoning_is_part_of_the_text() -> None:
+    thought = '{"choices":[{"delta":{"reasoning_content":"hm "}}]}'
+    said = '{"choices":[{"delta":{"content":"yes"}}]}'
+    assert parsed(thought, said, END, USAGE).text == "hm yes"
+
+
+def test_two_hundred_repetitions_of_a_deterministic_server_are_never_different(
+    tmp_path: Path,
+) -> None:
+    """Issue number: identical deterministic servers are never called different."""
+    from gates.exact.compare import first_divergence
+    from kvbench.engines.supervisor import ArmSession
+
+    tokens: list[list[int] | str] = [[7, i, 9] for i in range(4)]
+    task = Task(prompts=tokens, generate=32, detail=True)
+    with running_stub(tmp_path) as url:
+        stub = Arm(name="s", engine="llama-server", settings={"url": url, "probabilities": 0})
+        with ArmSession(stub, QUICK) as session:
+            session.prepare()
+            first = session.run(task)
+            for _ in range(200):
+                assert first_divergence(first, session.run(task)) is None
