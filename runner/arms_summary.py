@@ -43,7 +43,7 @@ def summarise_arm(
         memory={k: int(v) for k, v in _merge((r.memory for r in results), max).items()},
         metrics=_merge((r.metrics for r in results), median),
         plan=dict(results[-1].telemetry) if results else {},
-        telemetry=_merge((run.telemetry for run in own), lambda v: sum(v) / len(v)),
+        telemetry=_means([run.telemetry for run in own]),
         receipt=environment(own[0].environment).get("arm", {}) if own else {},
     )
 
@@ -79,6 +79,17 @@ def _waits(results: Sequence[Result]) -> dict[str, tuple[int, int, int]]:
         made, elided, redundant = (int(median(column)) for column in zip(*rows, strict=True))
         found[site] = (made, elided, redundant)
     return found
+
+
+def _means(dicts: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Mean of each name over the runs that have it."""
+    totals: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    for each in dicts:
+        for name, value in each.items():
+            totals[name] = totals.get(name, 0.0) + value
+            counts[name] = counts.get(name, 0) + 1
+    return {name: totals[name] / counts[name] for name in sorted(totals)}
 
 
 def _merge(dicts: Iterable[Any], reduce: Callable[[list[float]], float]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import msgspec
 
 from kvbench.analysis.order import block_order
+from kvbench.environment.comparable import MUST_MATCH_WITHIN_A_CELL, differences
 from kvbench.errors import ArmFailure, KvbenchError
 from kvbench.records import Journal, NoteLine, RunLine, Summary, VoidLine
 from kvbench.records.lines import SCHEMA_VERSION
@@ -18,11 +19,11 @@ from kvbench.report.words import number
 from kvbench.spec import Cell
 from runner import needs, receipt
 from runner.block import BlockJob
-from runner.gating import run_gate
+from runner.gating import gate_line, gate_report
 from runner.local import Executor
 from runner.plan import Plan, rounds, store_plan
 from runner.rehearsal import Rehearsed, rehearse, resolve_link, unthrottled
-from runner.resume import first_receipts
+from runner.resume import first_environments
 from runner.state import CellState, fold
 from runner.store import sources_of, store_environment, store_summary
 from runner.tasks import LINK_SETTING, arms_of, task_of
@@ -53,7 +54,7 @@ class Experiment:
         self.suite, self.cells = plan.resolve()
         self.state = fold(journal.lines, [(c.name, [a.name for a in c.arms]) for c in self.cells])
         self.deadline = time.monotonic() + self.suite.timeouts.sweep_s
-        self._receipts = first_receipts(self.state, directory)
+        self._receipts = first_environments(self.state, directory)
         self._walls: dict[tuple[str, str], list[float]] = {}
 
     def run(self) -> Summary:
@@ -123,9 +124,9 @@ class Experiment:
     def _rehearse_cell(self, cell: Cell) -> Rehearsed:
         arm = arms_of(cell, None)[self.suite.baseline]
         cpus = self._affinity(cell).get(arm.name)
-        return rehearse(
-            unthrottled(arm, LINK_SETTING), task_of(cell), self.suite.timeouts.run_s, cpus
-        )
+        arm = unthrottled(arm, LINK_SETTING)
+        run_s = self.suite.timeouts.run_s
+        return self.executor.call(cell.name, rehearse, arm, task_of(cell), run_s, cpus)
 
     def _gate(self) -> None:
         if self.suite.gate == "none":
@@ -135,15 +136,10 @@ class Experiment:
             if state.gate is not None and state.gate.outcome == "passed":
                 continue
             self._within_time()
-            line = run_gate(
-                self.suite,
-                self.plan.run,
-                cell.name,
-                arms_of(cell, self.plan.links.get(cell.name)),
-                task_of(cell),
-                self.journal,
-                self.watcher.doing,
-            )
+            self.watcher.doing(f"{cell.name}: gate")
+            arms = arms_of(cell, self.plan.links.get(cell.name))
+            report = self.executor.call(cell.name, gate_report, self.suite, arms, task_of(cell))
+            line = gate_line(self.plan.run, cell.name, arms, report, self.journal)
             self.state.add(line)
             self.watcher.note(f"{cell.name}: gate {line.outcome}: {line.message}")
 
@@ -229,23 +225,27 @@ class Experiment:
         store_environment(self.directory, environment, line.environment)
         self.journal.append(line)
         self.state.add(line)
-        self._check_receipt(line, environment)
+        self._check_environment(line, environment)
         self._walls.setdefault((line.cell, line.arm), []).append(line.wall_s)
         left = self._left()
         self.watcher.step(self._words(line), left)
         if left:
             self._within_time()
 
-    def _check_receipt(self, line: RunLine, environment: dict[str, Any]) -> None:
-        """An arm whose program changed between two runs voids its cell."""
+    def _check_environment(self, line: RunLine, environment: dict[str, Any]) -> None:
+        """An arm's program, or a machine, that changed between two runs voids the cell."""
         if line.failure is not None:
             return
-        before = self._receipts.setdefault((line.cell, line.arm), environment["arm"])
-        differs = receipt.changed(before, environment["arm"])
+        before = self._receipts.setdefault((line.cell, line.arm), environment)
+        differs = receipt.changed(before["arm"], environment["arm"])
+        where = f"arm {line.arm}"
+        if not differs:
+            found = differences(before, environment, MUST_MATCH_WITHIN_A_CELL)
+            differs, where = [name for name, _, _ in found], "the environment"
         if differs and self.state.cells[line.cell].changed is None:
             self._note(
                 "environment-changed",
-                f"arm {line.arm} changed between runs: {', '.join(differs)}",
+                f"{where} changed between runs of {line.cell}: {', '.join(differs)}",
                 {"cell": line.cell},
             )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
 import msgspec
 
@@ -12,39 +11,30 @@ from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Task
 from kvbench.engines.supervisor import Timeouts
 from kvbench.records import GateLine, Journal
+from kvbench.records.gate import GateReport
 from kvbench.records.lines import SCHEMA_VERSION
 from kvbench.spec import Suite
 
 MAX_MESSAGE = 600
 
 
-def run_gate(
-    suite: Suite,
-    run: str,
-    cell: str,
-    arms: dict[str, Arm],
-    task: Task,
-    journal: Journal,
-    doing: Callable[[str], None],
+def gate_report(suite: Suite, arms: dict[str, Arm], task: Task) -> GateReport:
+    """Every arm against the suite's baseline on the cell's own task."""
+    seconds = suite.timeouts.run_s
+    options = CellOptions(
+        gate=suite.gate,
+        timeouts=Timeouts(hello=seconds, prepare=seconds, run=seconds),
+        budget_s=suite.timeouts.gate_s,
+        bytes_may_differ=suite.bytes_may_differ,
+    )
+    others = [arm for name, arm in arms.items() if name != suite.baseline]
+    return gate_cell(arms[suite.baseline], others, [task], options)
+
+
+def gate_line(
+    run: str, cell: str, arms: dict[str, Arm], report: GateReport, journal: Journal
 ) -> GateLine:
-    """Gate one cell, keep the full report beside the journal, append and return its line."""
-    started = time.time()
-    begin = time.monotonic()
-    timeouts = Timeouts(
-        hello=suite.timeouts.run_s, prepare=suite.timeouts.run_s, run=suite.timeouts.run_s
-    )
-    report = gate_cell(
-        arms[suite.baseline],
-        [arm for name, arm in arms.items() if name != suite.baseline],
-        [task],
-        CellOptions(
-            gate=suite.gate,
-            timeouts=timeouts,
-            budget_s=suite.timeouts.gate_s,
-            bytes_may_differ=suite.bytes_may_differ,
-            progress=lambda text: doing(f"{cell}, gate: {text}"),
-        ),
-    )
+    """Keep the full report beside the journal, append and return its line."""
     message = report.message
     line = GateLine(
         v=SCHEMA_VERSION,
@@ -52,8 +42,8 @@ def run_gate(
         cell=cell,
         outcome=report.outcome,
         message=message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…",
-        at=started,
-        seconds=round(time.monotonic() - begin, 3),
+        at=time.time(),
+        seconds=round(report.seconds, 3),
         environment="",
         arms=tuple(arms),
         report=journal.store_details(msgspec.to_builtins(report)),

@@ -1,11 +1,13 @@
-"""The local executor: blocks one after another on this machine."""
+"""Where things run: the executor's interface, and the local one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from runner.block import BlockJob, Emit, run_block
+
+T = TypeVar("T")
 
 
 class Executor(Protocol):
@@ -18,6 +20,9 @@ class Executor(Protocol):
 
         ``emit`` is called in the calling thread, once per finished run.
         """
+
+    def call(self, cell: str, function: Callable[..., T], *arguments: Any) -> T:
+        """Call ``function`` where the cell's blocks run: for its rehearsal and its gate."""
 
 
 class LocalExecutor:
@@ -33,3 +38,7 @@ class LocalExecutor:
         for job in jobs:
             run_block(job, self.machine, emit, doing)
         return []
+
+    def call(self, cell: str, function: Callable[..., T], *arguments: Any) -> T:
+        """See ``Executor``."""
+        return function(*arguments)

@@ -15,14 +15,14 @@ from runner.store import load_environment
 from runner.tasks import arms_of
 
 
-def first_receipts(state: State, directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """(cell, arm) -> receipt of the arm's first run in the journal."""
+def first_environments(state: State, directory: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """(cell, arm) -> fingerprint at the arm's first run in the journal, its receipt included."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for cell in state.cells.values():
         for run in cell.runs:
             key = (cell.name, run.arm)
             if key not in found and run.failure is None:
-                found[key] = load_environment(directory, run.environment)["arm"]
+                found[key] = load_environment(directory, run.environment)
     return found
 
 
@@ -43,13 +43,13 @@ def what_changed(
             f"environment: {name}: {old!r} before, {new!r} now"
             for name, old, new in differences(before, machine, MUST_MATCH_ON_RESUME)
         ]
-    for (cell_name, arm_name), before in first_receipts(state, directory).items():
+    for (cell_name, arm_name), stored in first_environments(state, directory).items():
         cell = next(c for c in cells if c.name == cell_name)
         arm = arms_of(cell, plan.links.get(cell_name))[arm_name]
         now = receipt.before_start(arm)
         found += [
             f"arm {arm_name} in {cell_name}: {name}"
-            for name in receipt.changed(before, {**before, **now})
+            for name in receipt.changed(stored["arm"], {**stored["arm"], **now})
         ]
     return found
 

@@ -73,13 +73,11 @@ class CellState:
 
     @property
     def counted(self) -> list[RunLine]:
-        """Runs of attempts that are not void."""
-        return [run for run in self.runs if self.counts(run)]
-
-    def counts(self, run: RunLine) -> bool:
-        """Whether the run belongs to its block's latest attempt, and that is not void."""
-        latest = self.attempt(run.block)
-        return latest is not None and latest.number == run.attempt and latest.void is None
+        """Runs of each block's latest attempt, where that is not void; in run order."""
+        latest = {
+            block: tries[-1].number for block, tries in self.attempts.items() if not tries[-1].void
+        }
+        return [run for run in self.runs if latest.get(run.block) == run.attempt]
 
     def blocks(self) -> list[Block]:
         """Complete blocks in the form that is judged."""
@@ -88,7 +86,7 @@ class CellState:
             latest = self.attempt(number)
             if latest is None or not self.is_complete(number):
                 continue
-            speeds: dict[str, list[float]] = {arm: [] for arm in self.arms}
+            speeds: dict[str, list[float]] = {arm: [] for arm in self.arms}  # pass 0, pass 1
             places: dict[str, list[int]] = {arm: [] for arm in self.arms}
             for position in sorted(latest.runs):
                 run = latest.runs[position]
@@ -144,7 +142,9 @@ class State:
         tries = cell.attempts.setdefault(line.block, [])
         if not tries or tries[-1].number < line.attempt:
             tries.append(Attempt(line.attempt))
-        attempt = next(a for a in tries if a.number == line.attempt)
+        attempt = tries[-1]
+        if attempt.number != line.attempt:
+            attempt = next(a for a in tries if a.number == line.attempt)
         if line.position in attempt.runs:
             raise ValueError(
                 f"cell {line.cell}, block {line.block}, attempt {line.attempt}: position "

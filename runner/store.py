@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +74,7 @@ def sources_of(directory: Path) -> Sources:
     """Look-ups into the directory's side files."""
     return Sources(
         full=lambda line: full_result(line, directory),
-        environment=lambda digest: load_environment(directory, digest),
+        environment=cache(lambda digest: load_environment(directory, digest)),
         details=lambda digest: load_details(directory, digest),
     )
 
@@ -89,7 +92,20 @@ def judge_again(directory: Path) -> Summary:
     """The summary from plan and journal alone, whatever summary.json says."""
     plan = load_plan(directory)
     _, cells = plan.resolve()
-    return summarise(plan, state_of(directory, plan, cells), sources_of(directory))
+    with _collector_paused():
+        return summarise(plan, state_of(directory, plan, cells), sources_of(directory))
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """A large journal makes millions of objects without cycles; searching for some doubles it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def store_summary(directory: Path, summary: Summary) -> None:

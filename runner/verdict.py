@@ -160,7 +160,7 @@ def _cell(
             summarise_arm(spec, counted, sources.full, sources.environment) for spec in cell.arms
         ),
         comparisons=comparisons,
-        runs=_values(state, orders),
+        runs=_values(state, counted, orders),
         link={} if link is None else msgspec.to_builtins(link),
         warnings=_cell_warnings(state),
     )
@@ -182,13 +182,16 @@ def _run_orders(state: State) -> dict[int, int]:
     return {id(run): place for place, run in enumerate(everything)}
 
 
-def _values(state: CellState, orders: Mapping[int, int]) -> tuple[RunValue, ...]:
+def _values(
+    state: CellState, counted: Sequence[RunLine], orders: Mapping[int, int]
+) -> tuple[RunValue, ...]:
     flagged: set[int] = set()
     for arm in state.arms:
-        own = [run for run in state.counted if run.arm == arm and run.result is not None]
+        own = [run for run in counted if run.arm == arm and run.result is not None]
         logs = [math.log(run.result.tokens / run.result.decode_s) for run in own if run.result]
         flags = diagnose.outliers(logs)
         flagged |= {id(run) for run, flag in zip(own, flags, strict=True) if flag}
+    counts = {id(run) for run in counted}
     return tuple(
         RunValue(
             order=orders[id(run)],
@@ -200,7 +203,7 @@ def _values(state: CellState, orders: Mapping[int, int]) -> tuple[RunValue, ...]
             started=run.started,
             tok_s=None if run.result is None else run.result.tokens / run.result.decode_s,
             failure=None if run.failure is None else f"{run.failure.kind}: {run.failure.message}",
-            counted=state.counts(run),
+            counted=id(run) in counts,
             outlier=id(run) in flagged,
             violations=run.violations,
             telemetry=run.telemetry,

@@ -59,14 +59,14 @@ class Measured:
 
 def measure(blocks: Sequence[Block], arm: str, baseline: str, rules: Rules) -> Measured:
     """Estimate ``arm`` against ``baseline`` (M4) and look at the data (M6)."""
-    d = np.array([np.mean(b.speeds[arm]) - np.mean(b.speeds[baseline]) for b in blocks])
+    d = np.array([(sum(b.speeds[arm]) - sum(b.speeds[baseline])) / 2 for b in blocks])
     pairs = np.array([b.speeds[arm][i] - b.speeds[baseline][i] for b in blocks for i in range(2)])
     order = np.array(
         [float(b.positions[arm][i] - b.positions[baseline][i]) for b in blocks for i in range(2)]
     )
     warnings: list[Warn] = []
     estimate = _estimate(d, pairs, order, rules, warnings)
-    overall = np.array([np.mean([b.speeds[arm], b.speeds[baseline]]) for b in blocks])
+    overall = np.array([(sum(b.speeds[arm]) + sum(b.speeds[baseline])) / 4 for b in blocks])
     drift, drift_p = diagnose.slope_over_blocks(overall)
     order_term, order_p = diagnose.order_effect(pairs, order)
     lag1 = diagnose.lag1_correlation(d)
@@ -128,7 +128,7 @@ def _saved_ms(blocks: Sequence[Block], arm: str, baseline: str) -> float | None:
     if not blocks:
         return None
     per_token = {
-        name: math.exp(-float(np.mean([b.speeds[name] for b in blocks]))) * 1e3
+        name: math.exp(-sum(sum(b.speeds[name]) for b in blocks) / 2 / len(blocks)) * 1e3
         for name in (arm, baseline)
     }
     return per_token[baseline] - per_token[arm]

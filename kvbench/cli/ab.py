@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from kvbench.cli.output import json_option, print_json, watch
+
+if TYPE_CHECKING:
+    from runner.cluster import DaskExecutor
 
 
 @click.command("ab")
@@ -26,6 +31,8 @@ from kvbench.cli.output import json_option, print_json, watch
 @click.option(
     "--other-cores", type=float, help="Cores that other processes may use before it is INVALID."
 )
+@click.option("--executor", type=click.Choice(["local", "dask"]), default="local")
+@click.option("--address", help="The Dask scheduler, e.g. tcp://host:8786.")
 @json_option
 def command(
     suite: str | None,
@@ -37,6 +44,8 @@ def command(
     blocks: int | None,
     delta: float | None,
     other_cores: float | None,
+    executor: str,
+    address: str | None,
     as_json: bool,
 ) -> int:
     """Gate a suite's arms, run its blocks, judge.
@@ -48,27 +57,32 @@ def command(
     overrides = ab.Overrides(model, blocks, delta, other_cores)
     if resume is not None and (require is not None or any(x is not None for x in overrides)):
         raise click.UsageError("--resume goes on with the stored plan; other options cannot change")
+    if (executor == "dask") != (address is not None):
+        raise click.UsageError("--executor dask and --address go together")
     place: list[Path] = []
     try:
-        if resume is not None:
-            done = ab.go_on(
-                resume,
-                watch,
-                root=out,
-                suite_ref=suite,
-                anyway=resume_anyway,
-                begun=place.append,
-            )
-        else:
-            done = ab.start(
-                suite or "main",
-                watch,
-                root=out,
-                command=["kvbench", *sys.argv[1:]],
-                require=require,
-                overrides=overrides,
-                begun=place.append,
-            )
+        with _executor(address) as where:
+            if resume is not None:
+                done = ab.go_on(
+                    resume,
+                    watch,
+                    root=out,
+                    suite_ref=suite,
+                    anyway=resume_anyway,
+                    executor=where,
+                    begun=place.append,
+                )
+            else:
+                done = ab.start(
+                    suite or "main",
+                    watch,
+                    root=out,
+                    command=["kvbench", *sys.argv[1:]],
+                    require=require,
+                    overrides=overrides,
+                    executor=where,
+                    begun=place.append,
+                )
     except KeyboardInterrupt:
         if place:
             click.echo(f"stopped; go on with: kvbench ab --resume {place[0]}", err=True)
@@ -81,3 +95,12 @@ def command(
         print_summary(done.summary, console())
         click.echo(f"reports: {done.directory}/report.md, {done.directory}/report.html")
     return done.summary.exit_code
+
+
+def _executor(address: str | None) -> AbstractContextManager[DaskExecutor | None]:
+    """Where blocks run; None: here."""
+    if address is None:
+        return nullcontext()
+    from runner.cluster import DaskExecutor
+
+    return DaskExecutor(address)

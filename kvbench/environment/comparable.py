@@ -28,6 +28,9 @@ MUST_MATCH = (
 )
 """Between two experiments of one machine; a run that is resumed must also keep the rest."""
 
+MUST_MATCH_WITHIN_A_CELL = tuple(name for name in MUST_MATCH if name != "machine.id")
+"""Between the runs of one cell: a cluster may go on with it on another machine of the same kind."""
+
 MUST_MATCH_ON_RESUME = (*MUST_MATCH, "software.kvbench", "software.revision")
 
 

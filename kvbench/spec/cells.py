@@ -84,11 +84,11 @@ def _check_axes(suite: Suite, source: str) -> None:
         _known_axis(axis, arms, source)
         if not values:
             raise UsageError(f"{source}: grid.{axis}: has no values; give at least one")
-        seen: list[Any] = []
+        seen: set[str] = set()
         for value in values:
-            if any(value == other and type(value) is type(other) for other in seen):
+            if repr(value) in seen:
                 raise UsageError(f"{source}: grid.{axis}: {value!r} appears twice")
-            seen.append(value)
+            seen.add(repr(value))
     for number, rule in enumerate(suite.exclude):
         if not rule:
             raise UsageError(f"{source}: exclude[{number}]: names no axis")
