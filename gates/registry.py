@@ -30,6 +30,8 @@ class Entry(NamedTuple):
 GATES: dict[str, Entry] = {
     "single": Entry("gates.exact.single", "every look-ahead depth gives the ordered path's bytes"),
     "parallel": Entry("gates.exact.parallel", "8 clients asking different questions at once"),
+    "elision": Entry("gates.elision.waits", "stock, elided and quiet waits: one output, no race"),
+    "speculation": Entry("gates.elision.speculation", "drafting changes no byte"),
 }
 """In the order in which they run."""
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvbench.decoder.stage import Stage
-from kvbench.decoder.waits import PER_TOKEN, WaitPattern
+from kvbench.decoder.waits import LOGITS, SAMPLER, WaitPattern
 from kvbench.device.api import Event
 from kvbench.device.kernels import MAX_DECODE_ROWS
 from kvbench.device.kvtypes import F32
@@ -73,12 +73,12 @@ class Readback:
     def pull(self, index: int) -> StepOutput:
         """Wait for step ``index`` and return its results.
 
-        Where the host samples, the waits are those of the getters of the first row.
+        Where the host samples, the wait is that of the getter of the first row's logits.
         """
         slot = self._slots[index % len(self._slots)]
         assert slot.index == index
         if self.waits.host_samples:
-            self.waits.at(PER_TOKEN)
+            self.waits.at(LOGITS)
         else:
             self.device.synchronize(slot.event, "read")
         n = len(slot.rows)
@@ -103,7 +103,8 @@ class Readback:
         if not self.waits.host_samples:
             return int(output.tokens[row])
         if row:
-            self.waits.at(PER_TOKEN)
+            self.waits.at(LOGITS)
+        self.waits.at(SAMPLER)
         return int(np.argmax(output.logits[row]))
 
     def close(self) -> None:

@@ -68,6 +68,7 @@ PRESETS: Mapping[str, ModelConfig] = {
 
 AGREEMENT: Mapping[tuple[str, int, int], Mapping[int, int]] = {
     ("tiny", 4, 2): {30: 936, 40: 693, 50: 522, 60: 385, 70: 279, 80: 182, 90: 78},
+    ("small", 8, 2): {30: 400, 40: 300, 50: 236, 60: 178, 70: 121, 80: 78, 90: 37},
 }
 """(preset, layers, shallow) -> agreement in percent -> ``later`` in thousandths.
 

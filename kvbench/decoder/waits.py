@@ -60,7 +60,8 @@ BEFORE = ("decode.enter", "cache.update")
 BEFORE_GRAPH = ("graph.inputs", "graph.reserve")
 AFTER_GRAPH = ("graph.done",)
 AFTER = ("decode.leave",)
-PER_TOKEN = tuple(s.name for s in SITES if s.per == "token")
+LOGITS = ("get.logits",)
+SAMPLER = tuple(s.name for s in SITES if s.per == "token" and s.name != "get.logits")
 _SAFE = frozenset(s.name for s in SITES if not s.for_result)
 
 

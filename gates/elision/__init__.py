@@ -1,0 +1,1 @@
+"""Gates of waits and speculation: bytes, happens-before, and the count of every call site."""
