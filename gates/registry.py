@@ -32,6 +32,11 @@ GATES: dict[str, Entry] = {
     "parallel": Entry("gates.exact.parallel", "8 clients asking different questions at once"),
     "elision": Entry("gates.elision.waits", "stock, elided and quiet waits: one output, no race"),
     "speculation": Entry("gates.elision.speculation", "drafting changes no byte"),
+    "llamacpp": Entry(
+        "gates.peer.llamacpp",
+        "decoder and tokenizer agree with llama.cpp (needs xllamacpp)",
+        default=False,
+    ),
 }
 """In the order in which they run."""
 

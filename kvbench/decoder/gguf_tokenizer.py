@@ -1,4 +1,4 @@
-"""The tokenizer a GGUF file carries, built with ``tokenizers``: byte-level BPE."""
+"""The tokenizer a GGUF file carries: read once, stored, loaded when it is first used."""
 
 from __future__ import annotations
 
@@ -6,35 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvbench.decoder import tokenizer_kinds
 from kvbench.errors import UsageError
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
 
-_GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
-_LLAMA3 = (
-    r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
-    r"|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+T = TypeVar("T")
 
-PRE_TOKENIZERS: Mapping[str, tuple[str, ...]] = {
-    "gpt-2": (_GPT2,),
-    "smollm": (r"\p{N}", _GPT2),
-    "starcoder": (r"\p{N}", _GPT2),
-    "command-r": (r"\p{N}", _GPT2),
-    "llama-bpe": (_LLAMA3,),
-    "llama3": (_LLAMA3,),
-    "qwen2": (_QWEN2,),
-}
-"""``tokenizer.ggml.pre`` -> the expressions that cut the text, applied one after another."""
-
-_WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama3"})
-"""A word that is in the vocabulary is one token even where merges would not lead there."""
-
-_CONTROL, _USER_DEFINED = 3, 4
 _END_TEXTS = frozenset(
     {"<|im_end|>", "<|endoftext|>", "<|end_of_text|>", "<|eot_id|>", "<|end|>", "</s>"}
 )
@@ -103,79 +84,76 @@ def read_tokenizer(fields: Mapping[str, Any], source: str, target: Path) -> dict
     model = fields.get("tokenizer.ggml.model")
     if model in (None, "none", "no_vocab"):
         return None
-    if model != "gpt2":
-        raise UsageError(f"model {source}: tokenizer {model!r} is not supported; allowed: 'gpt2'")
-    tokens = _list(fields, source, "tokens")
-    kinds: list[int] = fields.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    merges = _list(fields, source, "merges")
-    _require_sense(source, tokens, kinds, merges)
+    if model not in ("gpt2", "llama"):
+        raise UsageError(
+            f"model {source}: tokenizer {model!r} is not supported; allowed: 'gpt2', 'llama'"
+        )
+    tokens = _list(fields, source, "tokens", str)
+    kinds = _list(fields, source, "token_type", int, [1] * len(tokens))
+    _require_lengths(source, tokens, token_type=kinds)
+    if model == "gpt2":
+        engine = _read_byte_level(fields, source, tokens, kinds)
+    else:
+        scores = _list(fields, source, "scores", float)
+        _require_lengths(source, tokens, scores=scores)
+        prefix = bool(fields.get("tokenizer.ggml.add_space_prefix", True))
+        engine = tokenizer_kinds.sentencepiece_bpe(tokens, kinds, scores, space_prefix=prefix)
+    target.write_text(engine.to_str(), encoding="utf-8")
+    return _facts(fields, tokens, kinds, bos_by_default=model == "llama")
+
+
+def _read_byte_level(
+    fields: Mapping[str, Any], source: str, tokens: list[str], kinds: list[int]
+) -> Engine:
+    merges = _list(fields, source, "merges", str)
+    known = set(tokens)
+    for merge in merges:
+        left, right = tokenizer_kinds.split_merge(merge)
+        if not right or not {left, right, left + right} <= known:
+            raise UsageError(f"model {source}: merge {merge!r} is not of tokens of the vocabulary")
     pre = fields.get("tokenizer.ggml.pre", "")
-    if pre not in PRE_TOKENIZERS:
-        allowed = ", ".join(PRE_TOKENIZERS)
+    if pre not in tokenizer_kinds.PRE_TOKENIZERS:
+        allowed = ", ".join(tokenizer_kinds.PRE_TOKENIZERS)
         raise UsageError(
             f"model {source}: pre-tokenizer {pre!r} is not supported; allowed: {allowed}"
         )
-    engine = _byte_level_bpe(tokens, kinds, merges, pre)
-    target.write_text(engine.to_str(), encoding="utf-8")
-    return _facts(fields, tokens, kinds)
+    return tokenizer_kinds.byte_level_bpe(tokens, kinds, merges, pre)
 
 
-def _list(fields: Mapping[str, Any], source: str, name: str) -> list[str]:
+def _list(
+    fields: Mapping[str, Any], source: str, name: str, kind: type[T], default: list[T] | None = None
+) -> list[T]:
+    """The list ``tokenizer.ggml.<name>``, all of whose items are of ``kind``."""
     key = f"tokenizer.ggml.{name}"
-    value = fields.get(key)
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise UsageError(f"model {source}: {key} is not a list of strings")
+    value = fields.get(key, default)
+    if not isinstance(value, list) or not all(isinstance(item, kind) for item in value):
+        raise UsageError(f"model {source}: {key} is not a list of {kind.__name__}")
     return value
 
 
-def _require_sense(source: str, tokens: list[str], kinds: list[int], merges: list[str]) -> None:
-    """The three lists fit together; a tokenizer that drops what does not would change texts."""
-    known = set(tokens)
-    if len(known) != len(tokens):
+def _require_lengths(source: str, tokens: list[str], **lists: Sequence[object]) -> None:
+    """The lists fit together; a tokenizer that drops what does not would change texts."""
+    if len(set(tokens)) != len(tokens):
         twice = next(token for i, token in enumerate(tokens) if token in tokens[:i])
         raise UsageError(f"model {source}: token {twice!r} is in the vocabulary twice")
-    if len(kinds) != len(tokens):
-        raise UsageError(
-            f"model {source}: tokenizer.ggml.token_type has {len(kinds)} entries for"
-            f" {len(tokens)} tokens"
-        )
-    for merge in merges:
-        left, right = _pair(merge)
-        if not right or not {left, right, left + right} <= known:
-            raise UsageError(f"model {source}: merge {merge!r} is not of tokens of the vocabulary")
+    for name, values in lists.items():
+        if len(values) != len(tokens):
+            raise UsageError(
+                f"model {source}: tokenizer.ggml.{name} has {len(values)} entries for"
+                f" {len(tokens)} tokens"
+            )
 
 
-def _byte_level_bpe(tokens: list[str], kinds: list[int], merges: list[str], pre: str) -> Engine:
-    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
-    from tokenizers import Tokenizer as Engine
-
-    vocab = {token: i for i, token in enumerate(tokens)}
-    pairs = [_pair(merge) for merge in merges]
-    engine = Engine(models.BPE(vocab=vocab, merges=pairs, ignore_merges=pre in _WHOLE_WORDS_FIRST))
-    cuts = [pre_tokenizers.Split(Regex(cut), "isolated") for cut in PRE_TOKENIZERS[pre]]
-    to_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    engine.pre_tokenizer = pre_tokenizers.Sequence([*cuts, to_bytes])
-    engine.decoder = decoders.ByteLevel()
-    for token, kind in zip(tokens, kinds, strict=True):
-        if kind in (_CONTROL, _USER_DEFINED):
-            added = AddedToken(token, normalized=False, special=kind == _CONTROL)
-            engine.add_tokens([added])
-    return engine
-
-
-def _pair(merge: str) -> tuple[str, str]:
-    left, _, right = merge.partition(" ")
-    return left, right
-
-
-def _facts(fields: Mapping[str, Any], tokens: list[str], kinds: list[int]) -> dict[str, Any]:
+def _facts(
+    fields: Mapping[str, Any], tokens: list[str], kinds: list[int], *, bos_by_default: bool
+) -> dict[str, Any]:
     eos = {fields.get("tokenizer.ggml.eos_token_id"), fields.get("tokenizer.ggml.eot_token_id")}
     eos |= {
         i
         for i, (t, kind) in enumerate(zip(tokens, kinds, strict=True))
-        if kind == _CONTROL and t in _END_TEXTS
+        if kind == tokenizer_kinds.CONTROL and t in _END_TEXTS
     }
-    wants_bos = fields.get("tokenizer.ggml.add_bos_token", False)
+    wants_bos = fields.get("tokenizer.ggml.add_bos_token", bos_by_default)
     return {
         "vocab_size": len(tokens),
         "chat_template": fields.get("tokenizer.chat_template"),

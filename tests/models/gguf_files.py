@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ def write_gguf(
     extra: dict[str, Any] | None = None,
     architecture: str = "llama",
     tokenizer: bool = True,
+    sentencepiece: tuple[list[str], list[float], list[int]] | None = None,
     raw: dict[str, tuple[Any, gguf.GGMLQuantizationType]] | None = None,
 ) -> dict[str, Any]:
     """Write a model with seeded weights of type ``kind``; return its tensors as float32.
@@ -61,7 +64,9 @@ def write_gguf(
             writer.add_array(f"{architecture}.{key}", value)
         else:
             add[type(value)](f"{architecture}.{key}", value)
-    if tokenizer:
+    if sentencepiece:
+        _write_sentencepiece(writer, *sentencepiece)
+    elif tokenizer:
         _write_tokenizer(writer, config)
     written: dict[str, Any] = {}
     for name, values in _tensors(config, tied).items():
@@ -98,6 +103,18 @@ def _write_tokenizer(writer: gguf.GGUFWriter, config: ModelConfig) -> None:
     writer.add_add_bos_token(False)
 
 
+def _write_sentencepiece(
+    writer: gguf.GGUFWriter, tokens: list[str], scores: list[float], kinds: list[int]
+) -> None:
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores(scores)
+    writer.add_token_types(kinds)
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+
+
 def _tensors(config: ModelConfig, tied: bool) -> dict[str, Any]:
     weights = SyntheticWeights(config, seed=5)
     q, k = config.q_width, config.kv_width
@@ -119,3 +136,36 @@ def _tensors(config: ModelConfig, tied: bool) -> dict[str, Any]:
         }
         tensors |= {f"blk.{i}.{name}.weight": array for name, array in parts.items()}
     return tensors
+
+
+def learn_sentencepiece(text: str, joins: int) -> tuple[list[str], list[float], list[int]]:
+    """A SentencePiece vocabulary (tokens, scores, types): bytes, letters, then learned joins."""
+    symbols = list("▁" + text.replace(" ", "▁"))
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{b:02X}>" for b in range(256))]
+    kinds = [2, 3, 3, *([6] * 256)]
+    scores = [0.0] * len(tokens)
+    learned: list[str] = []
+    for _ in range(joins):
+        pairs = Counter(itertools.pairwise(symbols))
+        fresh = [(n, a + b) for (a, b), n in pairs.items() if a + b not in learned]
+        count, joined = max(fresh)
+        if count < 2:
+            break
+        learned.append(joined)
+        symbols = _join(symbols, joined)
+    letters = sorted(set("▁" + text.replace(" ", "▁")) - {"é"})
+    pieces = [*learned, *letters]
+    tokens += pieces
+    scores += [-float(i) for i in range(len(pieces))]
+    kinds += [1] * len(pieces)
+    return tokens, scores, kinds
+
+
+def _join(symbols: list[str], joined: str) -> list[str]:
+    out: list[str] = []
+    for symbol in symbols:
+        if out and out[-1] + symbol == joined:
+            out[-1] = joined
+        else:
+            out.append(symbol)
+    return out

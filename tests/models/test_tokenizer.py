@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -9,10 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvbench.decoder.gguf_tokenizer import PRE_TOKENIZERS, TokenizerFiles, read_tokenizer
-from kvbench.decoder.model import open_model
+from kvbench.decoder.gguf_tokenizer import TokenizerFiles, read_tokenizer
+from kvbench.decoder.model import gguf_path, open_model
+from kvbench.decoder.tokenizer_kinds import PRE_TOKENIZERS
 from kvbench.errors import UsageError
-from tests.models.gguf_files import byte_letters, write_gguf
+from tests.models.gguf_files import SHAPE, byte_letters, learn_sentencepiece, write_gguf
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +114,85 @@ def test_smollm2() -> None:
     assert len(tokenizer.encode("<|im_start|>")) > 1
     assert tokenizer.eos_ids == {0, 2} and tokenizer.vocab_size == 49152
     assert "<|im_start|>" in (tokenizer.chat_template or "")
+
+
+LEARNED_FROM = (
+    "the theme of this thin thing is that the other thing is there; then 12 and 21.\n" * 3
+)
+
+
+@pytest.fixture(scope="module")
+def sentencepiece(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model file with a learned SentencePiece vocabulary."""
+    vocabulary = learn_sentencepiece(LEARNED_FROM, joins=60)
+    path = tmp_path_factory.mktemp("sentencepiece") / "m.gguf"
+    config = replace(SHAPE, vocab_size=len(vocabulary[0]))
+    write_gguf(path, config=config, sentencepiece=vocabulary)
+    return path
+
+
+@pytest.fixture(scope="module")
+def pieces(sentencepiece: Path) -> TokenizerFiles:
+    reader = gguf.GGUFReader(sentencepiece)
+    fields = {name: field.contents() for name, field in reader.fields.items()}
+    target = sentencepiece.with_name("tokenizer.json")
+    facts = read_tokenizer(fields, "m.gguf", target)
+    assert facts is not None
+    return TokenizerFiles(target, facts)
+
+
+@given(text=st.text(alphabet=st.characters(exclude_characters="▁", exclude_categories=["Cs"])))
+def test_every_text_survives_sentencepiece(pieces: TokenizerFiles, text: str) -> None:
+    assert pieces.decode(pieces.encode(text)) == text
+
+
+def test_sentencepiece_facts(pieces: TokenizerFiles) -> None:
+    assert pieces.bos_id == 1 and pieces.eos_ids == {2}
+    assert pieces.encode("</s>", special=True)[-1:] == [2]
+    assert len(pieces.encode("é")) == 3, "a letter that is not there becomes its bytes"
+    assert len(pieces.encode("the theme")) < len("the theme") / 2
+
+
+UNKIND = [
+    "",
+    " ",
+    "   three  spaces   ",
+    "\n\n \t\r\n",
+    "the\u00a0thing\u3000there\u200bthen",
+    "1234567890 ٣٤٥ ½ Ⅷ 12,345.67e-8",
+    "It's we'll I'D don't 'tis ''s",
+    "naïve café Ünïcödé ﬁ ß ǅ",
+    "日本語の文章。中文，한국어 ไทย हिन्दी",
+    "👩‍👩‍👧‍👦 🇩🇪 e\u0301 \u202eabc\u202c",
+    "<|im_start|>user <s></s> <0x41> ▁the",
+    "def f(x):\n\treturn x**2  # end\n\n\n    pass",
+    "\x00\x01\x7f\x80\ufffd\ufeff",
+    "a" * 300 + "the" * 100,
+    "!!!???...---===>>> ${x} \\\\ //",
+]
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(
+    "which", ["sentencepiece", pytest.param("smollm2", marks=pytest.mark.model)]
+)
+def test_unkind_texts_have_llamacpps_ids(which: str, request: pytest.FixtureRequest) -> None:
+    pytest.importorskip("xllamacpp")
+    from gates.peer.llamacpp_server import LlamaCpp
+
+    if which == "smollm2":
+        path, tokenizer = gguf_path(which), open_model(which).tokenizer
+    else:
+        path = request.getfixturevalue("sentencepiece")
+        tokenizer = request.getfixturevalue("pieces")
+    assert tokenizer is not None
+    drawn = random.Random(5)
+    texts = [
+        *UNKIND,
+        LEARNED_FROM,
+        *("".join(drawn.choices(LEARNED_FROM, k=200)) for _ in range(50)),
+    ]
+    with LlamaCpp(path, context=256, threads=1, timeout_s=120.0) as peer:
+        theirs = peer.tokenize(texts)
+    differing = [t for t, ids in zip(texts, theirs, strict=True) if tokenizer.encode(t) != ids]
+    assert differing == []
