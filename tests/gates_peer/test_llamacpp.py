@@ -106,5 +106,5 @@ def test_the_decoder_is_llamacpps() -> None:
 def test_a_fault_in_the_decoder_is_caught() -> None:
     """Faults are switches of the decoder; one that reaches the tokens must fail this gate too."""
     pytest.importorskip("xllamacpp")
-    report = load("llamacpp")(GateOptions(quick=True, inject=("wrong_head_mapping",)))
+    report = load("llamacpp")(GateOptions(quick=True, inject=("rotated_heads",)))
     assert report.outcome == "mismatch"
