@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from kvbench.records.migrate import UnknownVersionError, migrate
 from kvbench.records.result import Failure, Result
 
 SCHEMA_VERSION = 1
@@ -153,9 +154,19 @@ def decode_line(data: bytes) -> Line:
     try:
         line = _decoder.decode(body + b"}")
     except msgspec.DecodeError as error:
-        raise DamagedLineError(str(error)) from error
-    if line.v != SCHEMA_VERSION:
-        raise DamagedLineError(f"schema version {line.v}, this kvbench reads {SCHEMA_VERSION}")
+        return _migrated(body + b"}", str(error))
+    return line if line.v == SCHEMA_VERSION else _migrated(body + b"}", "")
+
+
+def _migrated(data: bytes, damage: str) -> Line:
+    """A line of an older version; ``damage`` is what is wrong with it if it is of this one."""
+    try:
+        plain = msgspec.json.decode(data, type=dict[str, Any])
+        if plain.get("v") == SCHEMA_VERSION:
+            raise DamagedLineError(damage)
+        line: Line = msgspec.convert(migrate(plain, SCHEMA_VERSION), Line)
+    except (msgspec.DecodeError, UnknownVersionError) as reason:
+        raise DamagedLineError(str(reason)) from reason
     return line
 
 

@@ -123,8 +123,6 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """Cells to leave out: every named axis has the named value (or one of a list of values)."""
     bytes_may_differ: bool = False
     """Declares that arms move different bytes (e.g. device-resident against host-resident)."""
-    cache_may_serve: bool = False
-    """Declares that prompts may be served from a prefix cache, equally in all arms."""
 
     @property
     def total_blocks(self) -> int:
