@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from kvbench.records import Summary
-from kvbench.records.capture import decode_capture
+from kvbench.records.capture import Capture, decode_capture
 from kvbench.records.journal import write_durably
 from kvbench.report.markdown import render_markdown
-from kvbench.report.page import Picture, render_html
-from kvbench.report.timeline import draw
+from kvbench.report.page import render_html
 
 PROFILE = "profile"
 """Folder of an experiment in which ``kvbench profile --run`` leaves its captures."""
@@ -23,15 +22,10 @@ def write_reports(summary: Summary, directory: Path) -> tuple[Path, Path]:
     """
     markdown, page = directory / "report.md", directory / "report.html"
     write_durably(markdown, render_markdown(summary).encode())
-    write_durably(page, render_html(summary, _timelines(directory / PROFILE)).encode())
+    write_durably(page, render_html(summary, _captures(directory / PROFILE)).encode())
     return markdown, page
 
 
-def _timelines(directory: Path) -> list[Picture]:
+def _captures(directory: Path) -> list[Capture]:
     paths = sorted(directory.glob("*.capture.json"))
-    captures = [decode_capture(path.read_bytes(), str(path)) for path in paths]
-    picture = draw(captures)
-    if not picture:
-        return []
-    names = ", ".join(capture.arm for capture in captures)
-    return [Picture(f"{names}: recorded in runs of their own, which were not timed", picture)]
+    return [decode_capture(path.read_bytes(), str(path)) for path in paths]

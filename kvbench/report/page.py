@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvbench.records import CellSummary, Comparison, Summary, Verdict
+from kvbench.records.capture import Capture
 from kvbench.report import charts, repeat, words
-from kvbench.report.breakdown import breakdowns, part_names, stacked
+from kvbench.report.breakdown import PARTS, breakdowns, stacked
 from kvbench.report.ceilings import sentences
 from kvbench.report.differences import common, differing, flatten, program_of, settings_of
 from kvbench.report.svg import Scale
+from kvbench.report.timeline import draw
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -31,8 +33,8 @@ class Picture:
     svg: str
 
 
-def render_html(summary: Summary, timelines: Sequence[Picture] = ()) -> str:
-    """The whole page. ``timelines``: pictures of recorded tokens, if there are any."""
+def render_html(summary: Summary, captures: Sequence[Capture] = ()) -> str:
+    """The whole page. ``captures``: of the experiment's arms, if it was profiled."""
     from markupsafe import Markup
 
     css, script = _asset("report.css"), _asset("report.js")
@@ -52,7 +54,11 @@ def render_html(summary: Summary, timelines: Sequence[Picture] = ()) -> str:
         "gain_axis": Markup(charts.gain_axis(scale)),
         "along": [Picture(p.title, Markup(p.svg)) for p in _along(summary, arms)],
         "cells": [_cell(cell, arms, summary.delta, summary.baseline) for cell in summary.cells],
-        "timelines": [Picture(p.title, Markup(p.svg)) for p in timelines],
+        "timeline": Markup(draw(captures)),
+        "captured": ", ".join(capture.arm for capture in captures),
+        "breakdowns": breakdowns(captures),
+        "parts": PARTS,
+        "stacked": Markup(stacked(breakdowns(captures))),
         "environment": list(flatten(summary.environment).items()),
         "warnings": _warnings(summary),
         "steps": repeat.commands(summary),
@@ -141,7 +147,6 @@ def _along(summary: Summary, arms: dict[str, int]) -> list[Picture]:
 def _cell(cell: CellSummary, arms: dict[str, int], delta: float, baseline: str) -> dict[str, Any]:
     from markupsafe import Markup
 
-    parts = breakdowns(cell.arms)
     settings = [settings_of(arm) for arm in cell.arms]
     programs = [program_of(arm) for arm in cell.arms]
     facts = [
@@ -167,9 +172,6 @@ def _cell(cell: CellSummary, arms: dict[str, int], delta: float, baseline: str) 
         "by_block": [Markup(charts.gain_by_block(c, delta)) for c in cell.comparisons],
         "ceilings": sentences(cell, baseline),
         "gate_report": list(flatten(cell.gate.report).items()),
-        "breakdowns": parts,
-        "part_names": part_names(parts),
-        "stacked": Markup(stacked(parts)),
     }
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Progress:
-    """Steps of known number, each of which may take a while.
+    """Steps of known number, each of which may take a while; more may turn out to be needed.
 
     ``doing`` says what runs now, ``step`` that it is over, ``note`` leaves a line for good. Time
     left is ``left_s`` where the caller knows it, else extrapolated from the steps so far.
@@ -48,11 +48,13 @@ class Progress:
     def step(self, text: str, left_s: float | None = None) -> None:
         """One step is over; ``text`` says with what result."""
         self.done += 1
+        self.steps = max(self.steps, self.done)
         left = self._left(left_s)
         if self._bar is not None and self._task is not None:
             self._bar.update(
                 self._task,
                 completed=self.done,
+                total=self.steps,
                 description=f"{self.title}: {visible(text)}",
                 left=left,
             )

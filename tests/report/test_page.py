@@ -8,47 +8,45 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-import msgspec
 import pytest
 
 from kvbench.errors import UsageError
-from kvbench.records import CellSummary, Summary, Verdict
-from kvbench.records.capture import Capture, Work, encode_capture
+from kvbench.records import Summary, Verdict
+from kvbench.records.capture import Capture, NamedRange, Work, encode_capture
+from kvbench.report.breakdown import breakdowns
 from kvbench.report.files import write_reports
-from kvbench.report.page import Picture, render_html
+from kvbench.report.page import render_html
 from kvbench.report.svg import ticks
 from tests.report import chromium, samples
 
 needs_browser = pytest.mark.skipif(not chromium.BINARY, reason="no Chromium on this machine")
 
 
-def with_breakdown(cell: CellSummary) -> CellSummary:
-    arms = [
-        msgspec.structs.replace(
-            arm,
-            plan={
-                "per_token_ms": {
-                    "blocked in copies": 5.0 if arm.name == "ordered" else 0.5,
-                    "waiting on the consumer": 12.0,
-                    "total": arm.ms_per_token,
-                }
-            },
+def capture(arm: str, kernels: int, copies: int) -> Capture:
+    """Two tokens of 10 ms: kernels from the start, copies up to the end; both lengths in ms."""
+    ms = 1_000_000
+    work = [
+        part
+        for start in (0, 10 * ms)
+        for part in (
+            Work("kernel", "cpu0/compute", "attend", start, start + kernels * ms),
+            Work("copy", "cpu0/transfer", "early", start + (10 - copies) * ms, start + 10 * ms),
         )
-        for arm in cell.arms
     ]
-    return msgspec.structs.replace(cell, arms=tuple(arms))
+    ranges = tuple(NamedRange("token", start, start + 10 * ms) for start in (0, 10 * ms))
+    return Capture(
+        v=1, arm=arm, source="oplog", tool="t", tokens=2, work=tuple(work), ranges=ranges
+    )
 
 
 def sweep() -> Summary:
     gains = (1.0, 1.17, 1.6, 1.19, 0.9)
     cells = [
-        with_breakdown(
-            samples.cell(
-                f"kv={kv},prompt_tokens={2**step}",
-                gain,
-                Verdict.FASTER if gain > 1.01 else Verdict.SLOWER,
-                **{"settings.kv_type": kv, "workload.prompt_tokens": 2**step},
-            )
+        samples.cell(
+            f"kv={kv},prompt_tokens={2**step}",
+            gain,
+            Verdict.FASTER if gain > 1.01 else Verdict.SLOWER,
+            **{"settings.kv_type": kv, "workload.prompt_tokens": 2**step},
         )
         for kv in ("f16", "q8_0")
         for step, gain in zip(range(10, 15), gains, strict=True)
@@ -81,7 +79,7 @@ class Elements(HTMLParser):
 
 
 def test_the_page_answers_in_the_order_a_doubter_asks() -> None:
-    page = render_html(samples.summary(with_breakdown(samples.cell())))
+    page = render_html(samples.summary(samples.cell()))
     order = re.findall(r'<section id="(\w+)"', page)
     assert order == [
         "verdict", "exactness", "gain", "cells", "timeline", "environment", "warnings", "repeat",
@@ -101,7 +99,7 @@ def test_an_unfinished_experiment_says_how_to_go_on() -> None:
 
 def test_no_text_from_outside_becomes_markup() -> None:
     benign, hostile = (
-        Elements(render_html(s, [Picture("t", "<svg></svg>")])).found
+        Elements(render_html(s, [capture(s.suite, 4, 7)])).found
         for s in (samples.summary(samples.cell(), samples.cell("b")), samples.hostile())
     )
     allowed = {tag for tag, _ in benign} | {"text"}
@@ -139,16 +137,25 @@ def test_files_are_written_beside_the_journal(tmp_path: Path) -> None:
 
 def test_a_profiled_experiment_has_its_timeline_in_the_page(tmp_path: Path) -> None:
     assert "None was recorded" in write_reports(samples.summary(), tmp_path)[1].read_text()
-    work = (Work("kernel", "cpu0/compute", "attend", 0, 10),)
-    capture = Capture(v=1, arm="ordered", source="oplog", tool="t", tokens=1, work=work)
     (tmp_path / "profile").mkdir()
-    (tmp_path / "profile/0-ordered.capture.json").write_bytes(encode_capture(capture))
+    for number, (arm, kernels, copies) in enumerate((("ordered", 4, 6), ("pipelined", 7, 5))):
+        data = encode_capture(capture(arm, kernels, copies))
+        (tmp_path / f"profile/{number}-{arm}.capture.json").write_bytes(data)
     page = write_reports(samples.summary(), tmp_path)[1].read_text()
-    assert "Timeline of the whole capture: ordered" in page
+    assert "Timeline of 2 tokens: ordered above pipelined" in page
     assert "None was recorded" not in page
-    (tmp_path / "profile/1-x.capture.json").write_bytes(b"{")
-    with pytest.raises(UsageError, match=r"1-x\.capture\.json: not a capture"):
+    (tmp_path / "profile/2-x.capture.json").write_bytes(b"{")
+    with pytest.raises(UsageError, match=r"2-x\.capture\.json: not a capture"):
         write_reports(samples.summary(), tmp_path)
+
+
+def test_a_steps_parts_add_up() -> None:
+    """4 + 6 ms apart, 7 + 5 ms with 2 ms at once, 4 + 3 ms with 3 ms of neither."""
+    rows = breakdowns([capture("a", 4, 6), capture("b", 7, 5), capture("c", 4, 3)])
+    assert [row.parts for row in rows] == [
+        (4.0, 0.0, 6.0, 0.0), (5.0, 2.0, 3.0, 0.0), (4.0, 0.0, 3.0, 3.0),
+    ]  # fmt: skip
+    assert {row.total for row in rows} == {10.0}
 
 
 @pytest.fixture(params=[1280, 390], ids=["wide", "phone"])
@@ -158,6 +165,9 @@ def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[chromium
 
 
 def load(browser: chromium.Browser, summary: Summary, directory: Path) -> None:
+    (directory / "profile").mkdir(exist_ok=True)
+    data = encode_capture(capture(summary.suite, 4, 7))
+    (directory / "profile/0.capture.json").write_bytes(data)
     browser.open(write_reports(summary, directory)[1])
 
 
