@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from gates.exact.compare import drift, first_divergence, margin, shared_evidence
-from gates.exact.words import NEAR_TIE, conclude, describe, explain
+from gates.exact.compare import drift, first_divergence, shared_evidence
+from gates.exact.effective import setting_notes
+from gates.exact.forced import compare_forced
+from gates.exact.runs import Runs
+from gates.exact.serial import serial_checks
+from gates.exact.tolerance import label, within
+from gates.exact.words import conclude, describe, explain
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Reply, Task
-from kvbench.engines.supervisor import ArmError, ArmSession, Timeouts
+from kvbench.engines.supervisor import Timeouts
 from kvbench.records import Failure
 from kvbench.records.gate import Check, Divergence, GateReport, Outcome
+from kvbench.spec import Tolerance
 
 NO_EVIDENCE = "no tokens, text or hashes that both outputs have: there is nothing to compare"
 MOST_INVESTIGATED = 4
@@ -34,6 +40,12 @@ class CellOptions:
     control_every_arm: bool = False
     """Also run each arm against itself, as for servers; else only after a difference."""
     progress: Callable[[str], None] = lambda _: None
+    serial: bool = False
+    """Also ask concurrent clients' questions one by one, and compare."""
+    tolerance: Tolerance | None = None
+    """Instead of equality; named in every output."""
+    must_fail: Arm | None = None
+    """A build or setting that is known to be wrong: unless it fails, nothing has passed."""
     notes: tuple[str, ...] = ()
     """Into the report as they are."""
 
@@ -50,11 +62,15 @@ class _Cell:
         self, baseline: Arm, arms: Sequence[Arm], tasks: Sequence[Task], options: CellOptions
     ) -> None:
         self.baseline, self.arms, self.options = baseline, arms, options
-        self.tasks = [msgspec.structs.replace(task, detail=True) for task in tasks]
-        self.deadline = time.monotonic() + options.budget_s
+        # Forced runs need every token that was fed: none may have been decoded and discarded.
+        self.tasks = [msgspec.structs.replace(task, detail=True, warmup=0) for task in tasks]
+        self.runs = Runs(options.timeouts, options.budget_s, options.progress)
         self.investigated: set[str] = set()
-        self.versions: dict[str, str] = {}
-        self.capabilities: dict[str, set[str]] = {}
+        self.notes = list(options.notes)
+        if options.bytes_may_differ:
+            self.notes.append("bytes moved were declared to differ")
+        if options.tolerance is not None:
+            self.notes.append(label(options.tolerance))
 
     def report(self) -> GateReport:
         started = time.monotonic()
@@ -62,23 +78,46 @@ class _Cell:
         if all(check.outcome == "passed" for check in checks):
             for arm in self.arms:
                 checks += self._compare(arm, wanted)
+            checks += self._serial(wanted)
+            if self.options.must_fail is not None:
+                checks.append(self._negative_control(self.options.must_fail, wanted))
         return GateReport(
             gate=self.options.gate,
             checks=tuple(checks),
             baseline=self.baseline.name,
-            versions=self.versions,
-            notes=self._notes(),
+            versions=self.runs.versions,
+            notes=(*self.notes, *self.runs.notes, *self._settings_apart()),
             seconds=time.monotonic() - started,
         )
 
-    def _notes(self) -> tuple[str, ...]:
-        declared = self.options.bytes_may_differ
-        return self.options.notes + (("bytes moved were declared to differ",) if declared else ())
+    def _settings_apart(self) -> list[str]:
+        """Where the arms' effective settings differ, and what was asked for but is otherwise."""
+        return setting_notes(self.baseline, self.arms, self.runs.effective)
+
+    def _serial(self, wanted: list[Reply | Failure]) -> list[Check]:
+        checks: list[Check] = []
+        for task, together in zip(self.tasks, wanted, strict=True):
+            if self.options.serial and len(task.prompts) > 1 and isinstance(together, Reply):
+                found, note = serial_checks(self.runs, self.baseline, self.arms, task, together)
+                checks += found
+                self.notes += [note] if note else []
+        return checks
+
+    def _negative_control(self, bad: Arm, wanted: list[Reply | Failure]) -> Check:
+        """Passes only if the arm that is known to be wrong is found wrong."""
+        found = self._compare(bad, wanted)
+        name = f"{bad.name} must fail"
+        caught = [check for check in found if check.outcome == "mismatch"]
+        if caught:
+            return Check(name, "passed", f"it does: {caught[0].message}", bad.name)
+        words = found[0].message if found else "nothing was compared"
+        message = f"the known-bad arm was not found wrong ({words}): this gate proves nothing"
+        return Check(name, "not checked", message, bad.name)
 
     def _control(self, arm: Arm) -> tuple[list[Check], list[Reply | Failure]]:
         """An arm against itself, in two fresh processes, every task in both."""
         started = time.monotonic()
-        first, second = self._run(arm, self.tasks), self._run(arm, self.tasks)
+        first, second = self.runs.run(arm, self.tasks), self.runs.run(arm, self.tasks)
         seconds = time.monotonic() - started
         checks = []
         for task, one, other in zip(self.tasks, first, second, strict=True):
@@ -116,7 +155,7 @@ class _Cell:
         if self.options.control_every_arm:
             checks, given = self._control(arm)
         else:
-            given = self._run(arm, self.tasks)
+            given = self.runs.run(arm, self.tasks)
         for task, one, other in zip(self.tasks, wanted, given, strict=True):
             assert isinstance(one, Reply)
             started = time.monotonic()
@@ -129,6 +168,8 @@ class _Cell:
         name = _name(arm, task, f"against {self.baseline.name}")
         if isinstance(other, Failure):
             return _failed(name, arm, task, other, 0.0)
+        if self.options.tolerance is not None:
+            return within(self.runs, self.baseline, arm, task, one, self.options.tolerance, name)
         compared = shared_evidence(one, other)
         if not compared:
             return Check(name, "not checked", NO_EVIDENCE, arm.name, task.name)
@@ -147,10 +188,11 @@ class _Cell:
         repeats, forced, clear = None, "", False
         if arm.name not in self.investigated and len(self.investigated) < MOST_INVESTIGATED:
             self.investigated.add(arm.name)
-            again = self._run(arm, [task])[0]
+            again = self.runs.one(arm, task)
             if isinstance(again, Reply):
                 repeats = first_divergence(other, again, bytes_may_differ=True) is None
-            forced, clear = self._forced(arm, task, one)
+            compared = compare_forced(self.runs, self.baseline, arm, task, one.tokens)
+            forced, clear = compared.describe(), compared.clear > 0
         conclusion = conclude(difference, repeats, clear)
         explained = explain(conclusion, repeats)
         return Check(
@@ -164,68 +206,6 @@ class _Cell:
             repeats=repeats,
             forced=forced,
         )
-
-    def _forced(self, arm: Arm, task: Task, one: Reply) -> tuple[str, bool]:
-        """Both arms on the baseline's tokens: what differs, and whether at a clear margin."""
-        able = all("teacher" in self.capabilities.get(a.name, ()) for a in (self.baseline, arm))
-        if not able or one.tokens is None:
-            return "not available: an arm cannot be forced onto given tokens", False
-        task = msgspec.structs.replace(task, teacher=one.tokens)
-        left, right = self._run(self.baseline, [task])[0], self._run(arm, [task])[0]
-        if isinstance(left, Failure) or isinstance(right, Failure):
-            return "not available: an arm failed on given tokens", False
-        if left.top2 is None or right.top2 is None:
-            return "not available: an arm gives no logits", False
-        total = differing = clear = 0
-        for mine, theirs in zip(left.top2, right.top2, strict=True):
-            for a, b in zip(mine, theirs, strict=False):
-                total += 1
-                if a is None or b is None or tuple(a) == tuple(b):
-                    continue
-                differing += 1
-                sure = max(margin(a) or 0.0, margin(b) or 0.0)
-                clear += a[0] != b[0] and sure > NEAR_TIE
-        words = (
-            f"on the same tokens, the two best candidates differ at {differing} of {total} "
-            f"positions, the choice at a clear margin at {clear}"
-        )
-        return words, clear > 0
-
-    def _timeouts(self) -> Timeouts:
-        """The options' own, none longer than what is left of the budget."""
-        left = max(0.1, self.deadline - time.monotonic())
-        given = self.options.timeouts
-        return msgspec.structs.replace(
-            given, prepare=min(given.prepare, left), run=min(given.run, left)
-        )
-
-    def _run(self, arm: Arm, tasks: Sequence[Task]) -> list[Reply | Failure]:
-        """All tasks in one fresh process; a new one after a failure that ended it."""
-        outcomes: list[Reply | Failure] = []
-        while len(outcomes) < len(tasks):
-            if time.monotonic() > self.deadline:
-                late = Failure(
-                    "budget", f"not run: the gate's {self.options.budget_s:g} s are over"
-                )
-                return outcomes + [late] * (len(tasks) - len(outcomes))
-            before = len(outcomes)
-            try:
-                with ArmSession(arm, self._timeouts()) as session:
-                    session.prepare()
-                    self.versions[arm.name] = session.version
-                    if session.hello is not None:
-                        self.capabilities[arm.name] = set(session.hello.capabilities)
-                    for task in tasks[before:]:
-                        if time.monotonic() > self.deadline:
-                            break
-                        self.options.progress(f"{arm.name}: {task.name}")
-                        outcomes.append(session.run(task))
-            except ArmError as error:
-                if len(outcomes) == before:
-                    # Not even the first task: another process would fail likewise.
-                    return outcomes + [error.failure] * (len(tasks) - len(outcomes))
-                outcomes.append(error.failure)
-        return outcomes
 
 
 def _name(arm: Arm, task: Task, what: str) -> str:

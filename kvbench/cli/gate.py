@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +12,12 @@ import click
 from kvbench.cli.output import json_option, print_json
 
 if TYPE_CHECKING:
+    from gates.registry import GateOptions
     from kvbench.records.gate import GateReport
 
 
 @click.command("gate")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.argument("names", nargs=-1, metavar="[GATE|SUITE]...")
 @click.option("--quick", is_flag=True, help="Fewer kinds, lengths and depths; the notes say which.")
 @click.option(
     "--model", default="", metavar="REF", help="Model to gate on; default: each gate's own."
@@ -24,6 +27,11 @@ if TYPE_CHECKING:
     multiple=True,
     metavar="FAULT[=VALUE]",
     help="Plant a fault into the arms under test; the gate must then fail.",
+)
+@click.option(
+    "--must-fail",
+    metavar="ARM[:KEY=VALUE]",
+    help="Negative control for a SUITE: an arm, or a setting, that is known to be wrong.",
 )
 @click.option("--seed", default=1, show_default=True, help="Seed of everything a gate draws.")
 @click.option(
@@ -47,6 +55,7 @@ def command(
     quick: bool,
     model: str,
     inject: tuple[str, ...],
+    must_fail: str | None,
     seed: int,
     timeout: float,
     junit: Path | None,
@@ -58,7 +67,7 @@ def command(
 
     Exit code 0 if all passed, 4 for a mismatch or what cannot be gated, 6 if an arm failed.
     """
-    from gates.registry import GateOptions, load
+    from gates.registry import GateOptions
     from gates.registry import names as all_names
     from kvbench.records.gate import worst_exit_code
     from kvbench.report.gates import gate_lines
@@ -75,19 +84,42 @@ def command(
         timeout_s=timeout,
         progress=lambda note: click.echo(f"  {note}", err=True),
     )
-    chosen = [(name, load(name)) for name in names or all_names(default_only=True)]
-    reports = []
+    chosen = [(n, _runner(n, must_fail, options)) for n in names or all_names(default_only=True)]
+    reports: list[GateReport] = []
     for name, run in chosen:
         click.echo(f"gate {name}", err=True)
-        reports.append(run(options))
+        found = run()
+        reports += found
         if junit is not None:
             junit.write_bytes(as_junit(reports))
         if not as_json:
-            for line in gate_lines(reports[-1:], verbose=verbose):
+            for line in gate_lines(found, verbose=verbose):
                 click.echo(line)
     if as_json:
         print_json([_document(report) for report in reports])
     return worst_exit_code(reports)
+
+
+def _runner(
+    name: str, must_fail: str | None, options: GateOptions
+) -> Callable[[], list[GateReport]]:
+    """A gate by name, or the gate of a suite's own arms. Refuses unusable ones before any runs."""
+    from gates.registry import load
+    from gates.registry import names as all_names
+    from kvbench.spec import load_suite, suite_names
+
+    if name not in all_names() and (name in suite_names() or "/" in name or "." in name):
+        from runner.suite_gate import KnownBad, gate_suite
+
+        suite, cells = load_suite(name)
+        if options.model:
+            cells = tuple(dataclasses.replace(cell, model=options.model) for cell in cells)
+        bad = KnownBad.parse(must_fail) if must_fail is not None else None
+        return lambda: gate_suite(suite, cells, must_fail=bad, progress=options.progress)
+    gate = load(name)
+    if must_fail is not None:
+        raise click.UsageError("--must-fail goes with a SUITE; a gate has --inject")
+    return lambda: [gate(options)]
 
 
 def _document(report: GateReport) -> dict[str, Any]:

@@ -33,6 +33,7 @@ COMMANDS: dict[str, Entry] = {
     "doctor": Entry("kvbench.cli.doctor", "Say what makes this machine noisy."),
     "calibrate": Entry("kvbench.cli.calibrate", "Measure and store this machine's A/A floor."),
     "validate": Entry("kvbench.cli.validate", "Check the verdicts' error rates by simulation."),
+    "init": Entry("kvbench.cli.init", "Write a starter suite to edit."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }
 """Listed in ``SECTIONS``; what stands in none of them comes last."""

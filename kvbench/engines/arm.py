@@ -16,8 +16,10 @@ from kvbench.errors import SettingError
 ENTRY_POINTS = "kvbench.engines"
 """Entry-point group for engines of other packages: name = module run with ``python -m``."""
 
+REFERENCE = "reference"
+
 BUILT_IN: dict[str, str] = {
-    "reference": "kvbench.engines.reference",
+    REFERENCE: "kvbench.engines.reference",
     "llama-server": "kvbench.engines.llama_server",
     "xllamacpp": "kvbench.engines.xllamacpp",
     "openai": "kvbench.engines.openai",
@@ -48,7 +50,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """One side of a comparison. ``command`` is for ``engine = "program"`` only."""
 
     name: str
-    engine: str = "reference"
+    engine: str = REFERENCE
     model: str = ""
     settings: dict[str, Any] = {}
     command: list[str] = []
@@ -74,7 +76,7 @@ class Arm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
         if self.engine != PROGRAM:
             root = str(Path(__file__).resolve().parents[2])
             env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH"))))
-        if self.engine == "reference":
+        if self.engine == REFERENCE:
             env |= ONE_THREAD
         return env | self.env
 

@@ -37,6 +37,9 @@ def check_suite(suite: Suite, source: str) -> None:
     _check_blocks(suite, source)
     if (suite.gate == "tolerance") != (suite.tolerance is not None):
         refuse("tolerance", 'goes with gate = "tolerance", and only with it')
+    given = suite.tolerance
+    if given is not None and (given.logits is None) == (given.kl is None):
+        refuse("tolerance", "give exactly one of logits and kl")
     for key, cpus in [("affinity", suite.affinity)] + [
         (f"arms[{number}].affinity", arm.affinity) for number, arm in enumerate(suite.arms)
     ]:

@@ -87,10 +87,12 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 
 class Tolerance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """For gate = "tolerance": how far logits may differ; the report always names it."""
+    """For gate = "tolerance": exactly one limit per position; every report names it."""
 
-    logits: Annotated[float, Meta(gt=0)]
-    """Largest absolute difference of a logit."""
+    logits: Annotated[float, Meta(gt=0)] | None = None
+    """Largest absolute difference of a logit (or log probability) that both arms name."""
+    kl: Annotated[float, Meta(gt=0)] | None = None
+    """Largest KL divergence, baseline to arm, in nats, over the candidates the arms list."""
 
 
 class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
