@@ -103,7 +103,22 @@ _MEMORY: Program = (
     Decode((0, 1), 3),
 )
 
+_SMALL: Program = (Prefill(0, 13), Prefill(1, 6), Decode((0, 1), 4))
+_FOUR = "synthetic:tiny,layers=4,vocab=128"
+_LAST = "synthetic:tiny,layers=6,vocab=128"
+
 SCENARIOS: tuple[Scenario, ...] = (
+    _scenario("small", _SMALL, _FOUR, capacity=32),
+    _scenario("small_wait", _SMALL, _FOUR, capacity=32, boundary="wait"),
+    _scenario("small_host", _SMALL, _FOUR, capacity=32, tail="host"),
+    _scenario("small_six", _SMALL, _LAST, capacity=32),
+    _scenario(
+        "small_graphs",
+        (Prefill(0, 5), Prefill(1, 3), Decode((0, 1), 9)),
+        _FOUR,
+        capacity=32,
+        graphs=True,
+    ),
     _scenario("decode"),
     _scenario("wait", boundary="wait"),
     _scenario("host", boundary="wait", tail="host"),

@@ -72,6 +72,7 @@ class Engine:
     waits: WaitPattern = field(init=False)
     _graphs: dict[Hashable, _Captured] = field(init=False)
     _seen: set[Hashable] = field(init=False)
+    _no_graphs: bool = field(init=False, default=False)
     _batches: dict[Hashable, Batch] = field(init=False)
     _events: dict[str, tuple[Device, Event]] = field(init=False)
     _readback: Readback = field(init=False)
@@ -121,6 +122,7 @@ class Engine:
                         layers,
                     )
                 )
+            self._open_events()
             self._readback = Readback(self.stages[-1], self.waits, self._lag + 1)
             self._uploads = [
                 Upload(s, self.cache, self.waits, settings.lag + 2) for s in self.stages
@@ -327,7 +329,7 @@ class Engine:
         geometry = self.cache.geometry(rows)
         batch.where = [r.where for r in rows]
         self.waits.at(BEFORE_GRAPH)
-        if self.settings.graphs and advance:
+        if self.settings.graphs and advance and not self._no_graphs:
             self._launch(batch, geometry, after)
         else:
             self._prepare(geometry, after)
@@ -374,12 +376,15 @@ class Engine:
 
     def _behind(self, stage: Stage, before: Stage) -> None:
         """What ``stage`` computes next follows what ``before`` was given so far."""
-        name = f"{before.device.name}>{stage.device.name}"
-        if name not in self._events:
-            self._events[name] = (before.device, before.device.event(name))
-        _, event = self._events[name]
+        _, event = self._events[f"{before.device.name}>{stage.device.name}"]
         before.device.record(before.compute, event)
         stage.device.wait(stage.compute, event, "hand_over")
+
+    def _open_events(self) -> None:
+        """One event for each ordered pair of devices, before any work (T11)."""
+        for before, stage in itertools.permutations(self.stages, 2):
+            name = f"{before.device.name}>{stage.device.name}"
+            self._events[name] = (before.device, before.device.event(name))
 
     # ------------------------------------------------------------ captured graphs
     def _launch(self, batch: Batch, geometry: Geometry, after: Next | None) -> None:
@@ -394,18 +399,30 @@ class Engine:
             self._issue(batch, advance=True)
             return
         if captured is None:
-            try:
-                captured = self._capture(stage, batch)
-            except OutOfDeviceMemory:
-                if not pipeline.give_up_rings():
-                    raise
-                self._prepare(geometry, None)
-                captured = self._capture(stage, batch)
-                key = (batch.groups, batch.outputs, pipeline.key())
-            self._keep(stage, key, captured)
+            captured = self._captured(stage, batch, geometry)
+            if captured is None:
+                self._issue(batch, advance=True)
+                return
+            self._keep(stage, (batch.groups, batch.outputs, pipeline.key()), captured)
         pipeline.settle()
         stage.device.launch(captured.graph)
         pipeline.launched()
+
+    def _captured(self, stage: Stage, batch: Batch, geometry: Geometry) -> _Captured | None:
+        """Capture this token's graph. Without memory for it the ring goes first, and the ordered
+        path is tried once (T14); None if even that has no room: issued eagerly from then on."""
+        try:
+            return self._capture(stage, batch)
+        except OutOfDeviceMemory:
+            stage.pipeline.telemetry.declines["graph"] += 1
+        if stage.pipeline.give_up_rings():
+            self._prepare(geometry, None)
+            try:
+                return self._capture(stage, batch)
+            except OutOfDeviceMemory:
+                stage.pipeline.telemetry.declines["graph"] += 1
+        self._no_graphs = True
+        return None
 
     def _capture(self, stage: Stage, batch: Batch) -> _Captured:
         stage.pipeline.settle()

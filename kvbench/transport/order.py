@@ -61,6 +61,13 @@ class Order:
         self.device.synchronize(mark.event, site)
         self._learn(HOST, mark)
 
+    def host_waited(self, queue: Queue) -> None:
+        """The host has waited until ``queue`` was empty."""
+        known = self._knowledge(HOST)
+        here = {**self._knowledge(queue.name), queue.name: self._seq[queue.name]}
+        for other, seq in here.items():
+            known[other] = max(known.get(other, 0), seq)
+
     def fork(self, origin: Queue, branch: Queue, event: Event) -> dict[str, int]:
         """Inside a capture: ``branch`` begins behind all that ``origin`` was given so far.
 

@@ -253,16 +253,17 @@ class Pipeline:
         """Wait on the host for every reader and writer in flight, and drop a carry (T17, H13)."""
         if not self.hooks.drains(reason):
             return
-        self.device.synchronize(self.compute, reason)
-        if self.transfer is not None:
-            self.device.synchronize(self.transfer, reason)
+        for queue in (self.compute, self.transfer):
+            if queue is not None:
+                self.device.synchronize(queue, reason)
+                self.order.host_waited(queue)
         self._discard(reason)
 
     def close(self) -> None:
         """Give everything back, after waiting for it."""
+        self.drain("close")
         self._release_ring("close")
         if self._scratch is not None:
-            self.device.synchronize(self.compute, "close")
             self.device.free(self._scratch)
             self._scratch = None
         for event in self._events.values():
@@ -484,6 +485,7 @@ class Pipeline:
         size = Geometry(geometry.active, rows).window_bytes(self.storages[0].pitch)
         if self._scratch is not None:
             self.device.synchronize(self.compute, "grow")
+            self.order.host_waited(self.compute)
             self.device.free(self._scratch)
             self._scratch = None
         try:

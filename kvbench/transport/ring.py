@@ -67,7 +67,8 @@ def open_ring(device: Device, n_slots: int, slot_bytes: int) -> Ring:
 
 def close_ring(ring: Ring, order: Order) -> None:
     """Free a ring once its last delivery and its last reader are past (T7)."""
-    for mark in (*ring.ready, *ring.release):
+    marks = [m for m in (*ring.ready, *ring.release) if m is not None]
+    for mark in sorted(marks, key=lambda m: -m.seq):  # the latest first: it implies the others
         order.host_after(mark, "free ring")
     for event in (*ring.ready_events, *ring.release_events):
         ring.device.drop_event(event)
