@@ -37,6 +37,15 @@ GATES: dict[str, Entry] = {
         "decoder and tokenizer agree with llama.cpp (needs xllamacpp)",
         default=False,
     ),
+    "races": Entry("gates.transport.races", "every conflicting access is ordered by a wait"),
+    "delivery": Entry("gates.transport.delivery", "each byte delivered once, from its own place"),
+    "structure": Entry("gates.transport.structure", "what makes the pipeline a gain is there"),
+    "schedules": Entry("gates.transport.schedules", "any legal order gives the same bytes"),
+    "recovery": Entry("gates.transport.recovery", "declines and failures change no byte", False),
+    "flips": Entry("gates.transport.flips", "no byte of a window is wrong and unseen", False),
+    "mutants": Entry("gates.transport.mutants", "each wait and copy, broken, is noticed", False),
+    "sensitivity": Entry("gates.transport.sensitivity", "every planted fault is caught", False),
+    "base": Entry("gates.transport.base", "the bytes of an earlier build", False),
 }
 """In the order in which they run."""
 

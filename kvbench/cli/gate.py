@@ -47,6 +47,18 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Also write JUnit XML.",
 )
+@click.option(
+    "--set",
+    "assigned",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A gate's own setting, such as scenario=shift or ablate=one_slot_less.",
+)
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="Trace a failing scenario to its first differing operation and shrink it.",
+)
 @click.option("--list", "listing", is_flag=True, help="List the gates and stop.")
 @click.option("--verbose", is_flag=True, help="Print the checks that passed too.")
 @json_option
@@ -59,6 +71,8 @@ def command(
     seed: int,
     timeout: float,
     junit: Path | None,
+    assigned: tuple[str, ...],
+    explain: bool,
     listing: bool,
     verbose: bool,
     as_json: bool,
@@ -80,6 +94,7 @@ def command(
         model=model,
         quick=quick,
         inject=inject,
+        settings=_settings(assigned),
         seed=seed,
         timeout_s=timeout,
         progress=lambda note: click.echo(f"  {note}", err=True),
@@ -97,6 +112,8 @@ def command(
                 click.echo(line)
     if as_json:
         print_json([_document(report) for report in reports])
+    if explain:
+        _explain(options)
     return worst_exit_code(reports)
 
 
@@ -128,6 +145,35 @@ def _document(report: GateReport) -> dict[str, Any]:
 
     facts: dict[str, Any] = msgspec.to_builtins(report)
     return {"outcome": report.outcome, "message": report.message, **facts}
+
+
+def _settings(assigned: tuple[str, ...]) -> dict[str, Any]:
+    """``name=value`` pairs; numbers, true and false are taken as such."""
+    from kvbench.errors import SettingError
+
+    words: dict[str, Any] = {"true": True, "false": False}
+    out: dict[str, Any] = {}
+    for pair in assigned:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise SettingError("--set", pair, "NAME=VALUE")
+        number = int(text) if text.lstrip("-").isdigit() else text
+        out[name] = words.get(text, number)
+    if isinstance(out.get("ablate"), str):
+        out["ablate"] = tuple(out["ablate"].split(","))
+    return out
+
+
+def _explain(options: GateOptions) -> None:
+    """Print where each failing scenario first goes wrong."""
+    from gates.transport.checks import chosen, planted
+    from gates.transport.explain import explain
+
+    for scenario in chosen(options):
+        click.echo(f"explain: {scenario.name}", err=True)
+        found = explain(scenario, lambda: planted(options))
+        if found is not None:
+            click.echo(f"{scenario.name}: {found.describe()}")
 
 
 def _list(as_json: bool) -> None:

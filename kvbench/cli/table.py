@@ -17,6 +17,7 @@ class Entry(NamedTuple):
 
 COMMANDS: dict[str, Entry] = {
     "gate": Entry("kvbench.cli.gate", "Say whether outputs are exact, and where they differ."),
+    "faults": Entry("kvbench.cli.faults", "List planted faults and the gates that notice them."),
     "assets": Entry("kvbench.cli.assets", "Pull, list and remove models and texts."),
     "ab": Entry("kvbench.cli.ab", "Gate a suite's arms, run its blocks, judge."),
     "run": Entry("kvbench.cli.run", "Decode once: text, tokens/s, bandwidth, hashes."),

@@ -5,6 +5,7 @@ One table serves every device, so that a position has the same cosines everywher
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +15,9 @@ if TYPE_CHECKING:
     from kvbench.device.kvtypes import F32
 
 
+@functools.cache
 def tables(shapes: Shapes, positions: int) -> tuple[F32, F32]:
-    """(cos, sin), each [positions, rope_dim / 2] float32, computed in float64."""
+    """(cos, sin), each [positions, rope_dim / 2] float32, from float64; read-only."""
     half = shapes.rope_dim // 2
     frequency = shapes.rope_theta ** (-np.arange(half, dtype=np.float64) * 2 / shapes.rope_dim)
     if shapes.rope_factors:

@@ -1,0 +1,134 @@
+"""The transport's gates pass on the clean decoder and fail, each, with a fault planted."""
+
+from __future__ import annotations
+
+import pytest
+
+from gates import registry
+from gates.registry import GateOptions
+from gates.transport import explain, flips, mutants, sensitivity, structure
+from gates.transport.harness import IssueOrder
+from gates.transport.harness import run as run_scenario
+from gates.transport.scenarios import BY_NAME, SCENARIOS
+from kvbench.decoder.faults import FAULTS, KINDS, find
+from kvbench.records.gate import GateReport
+
+QUICK = GateOptions(quick=True)
+
+
+def _run(name: str, options: GateOptions) -> GateReport:
+    return registry.load(name)(options)
+
+
+@pytest.mark.parametrize(
+    "name", ["races", "delivery", "structure", "schedules", "recovery", "flips"]
+)
+def test_clean(name: str) -> None:
+    """No false alarm."""
+    report = _run(name, QUICK)
+    assert report.outcome == "passed", report.message
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("races", "no_ready_wait"),
+        ("races", "no_release_wait"),
+        ("races", "no_boundary_wait"),
+        ("races", "no_tail_wait"),
+        ("races", "ring_freed_in_flight"),
+        ("races", "never_recorded"),
+        ("delivery", "one_cell_per_stream"),
+        ("delivery", "wrong_layer"),
+        ("delivery", "cross_sequence"),
+        ("delivery", "source_off_by_one_row"),
+        ("schedules", "no_release_wait"),
+        ("schedules", "graph_blind_phase"),
+    ],
+)
+def test_planted(name: str, fault: str) -> None:
+    """Each gate fails with a fault of its kind, every time."""
+    report = _run(name, GateOptions(inject=(fault,)))
+    assert report.exit_code == 4, report.message
+
+
+def test_a_failing_schedule_names_its_seed_and_a_shortest_order() -> None:
+    """What a maintainer needs to repeat it."""
+    report = _run("schedules", GateOptions(inject=("no_release_wait",)))
+    assert "seed " in report.message and "held back from its item" in report.message
+
+
+@pytest.mark.parametrize("ablation", ["one_slot_less", "issue_before", "recycle_through_host"])
+def test_what_loses_the_gain_fails_the_structure_gate(ablation: str) -> None:
+    """T6: every byte stays right, and the gate for the gain still objects."""
+    scenario = BY_NAME["decode"]
+    out = run_scenario(scenario, picker=IssueOrder(0), ablate=(ablation,))
+    assert out.digest == run_scenario(scenario, picker=IssueOrder(0)).digest
+    report = structure.run(GateOptions(quick=True, settings={"ablate": (ablation,)}))
+    assert report.outcome == "mismatch" and ("T6" in report.message)
+
+
+def test_a_blocking_loop_fails_the_structure_gate() -> None:
+    """A host wait at every store: right bytes, no gain."""
+    report = structure.run(GateOptions(quick=True, settings={"loop": "blocking", "tail": "host"}))
+    assert "the host waits inside a token at 'store'" in report.message
+
+
+@pytest.mark.parametrize(
+    "name", ["no_ready_wait", "wrong_layer", "state_not_fetched", "others_prompt"]
+)
+def test_some_faults_in_the_quick_tier(name: str) -> None:
+    """The matrix is a long test; these four keep its machinery honest."""
+    assert sensitivity.detect(find(name)).certain
+
+
+@pytest.mark.long
+def test_the_whole_matrix() -> None:
+    """Every fault is caught, every time; no clean scenario trips."""
+    report = sensitivity.run(GateOptions())
+    assert report.outcome == "passed", report.message
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["mutants", "schedules", "recovery", "flips", "races"])
+def test_in_full(name: str) -> None:
+    """Every mutant, 1,000 orders, every failing step, 1,000 flips, every scenario."""
+    report = _run(name, GateOptions())
+    assert report.outcome == "passed", report.message
+
+
+def test_a_mutant_that_nothing_notices_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutants gate can fail: here both detectors are made blind."""
+    monkeypatch.setattr(mutants, "check", lambda *_, **__: [])
+    monkeypatch.setattr(mutants, "SCENARIOS", ("small",))
+    assert mutants.run(GateOptions(quick=True)).outcome == "mismatch"
+
+
+def test_a_flip_that_nothing_notices_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The flips gate can fail: without audit mode the sums stand still."""
+    blind = BY_NAME["small"]
+    settings = {**blind.settings, "audit": False}
+    monkeypatch.setattr(flips, "SCENARIOS", ("small",))
+    monkeypatch.setitem(
+        flips.BY_NAME,
+        "small",
+        type(blind)(
+            blind.name, blind.program, blind.model, settings, blind.sequences, blind.capacity
+        ),
+    )
+    assert flips.run(GateOptions(quick=True)).outcome == "mismatch"
+
+
+def test_explain_finds_operation_and_smallest_program() -> None:
+    """The first differing operation is the first reader of what the fault spoiled."""
+    found = explain.explain(BY_NAME["decode"], find("wrong_layer").hooks)
+    assert found is not None and found.operation.startswith("attend")
+    assert len(found.program) <= len(BY_NAME["decode"].program)
+
+
+def test_every_kind_and_hazard_has_a_fault() -> None:
+    """FAULTS and HAZARDS: all sixteen kinds, every hazard that this decoder can commit."""
+    assert {f.kind for f in FAULTS} == set(KINDS) and len(KINDS) == 16
+    covered = {h for f in FAULTS for h in f.hazards}
+    assert covered >= {f"H{i}" for i in range(1, 22)} - {"H9", "H10"}
+    assert {f.scenario for f in FAULTS} <= {s.name for s in SCENARIOS} | {sensitivity.TASK}
