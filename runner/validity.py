@@ -10,6 +10,9 @@ from kvbench.records import Result, RunLine
 from kvbench.spec import Cell, Suite
 from runner.state import CellState
 
+CACHED_METRIC = "cached_tokens"
+"""What arms report of prompts that were not computed afresh (declared; see their settings)."""
+
 EXACTNESS, ENVIRONMENT, ARM = 4, 5, 6
 
 
@@ -58,15 +61,38 @@ def _gate(suite: Suite, state: CellState) -> Invalid | None:
 
 
 def _outputs(suite: Suite, cell: Cell, runs: Sequence[RunLine]) -> str | None:
-    expected = cell.workload.generate * cell.workload.sequences
     results = [(run, run.result) for run in runs if run.result is not None]
-    for run, result in results:
-        if result.tokens != expected:
-            return f"{_where(run)}: {result.tokens} tokens instead of {expected}"
+    if (counts := _counts(cell, results)) is not None:
+        return counts
     if suite.gate == "exact" and (differs := _hashes(results)) is not None:
         return differs
     if suite.gate != "none" and not suite.bytes_may_differ:
         return _bytes(results)
+    return None
+
+
+def _counts(cell: Cell, results: Sequence[tuple[RunLine, Result]]) -> str | None:
+    """Tokens timed, and prompt tokens that a cache served, are the same in all runs.
+
+    Arms that time an answer from its first token leave that one out in each sequence.
+    """
+    most = cell.workload.generate * cell.workload.sequences
+    least = most - cell.workload.sequences
+    for run, result in results:
+        first, reference = results[0]
+        if not least <= result.tokens <= most:
+            return f"{_where(run)}: {result.tokens} tokens; the task has {most}"
+        if result.tokens != reference.tokens:
+            return (
+                f"token counts differ: {result.tokens} in {_where(run)}, "
+                f"{reference.tokens} in {_where(first)}"
+            )
+        cached, wanted = (r.metrics.get(CACHED_METRIC, 0.0) for r in (result, reference))
+        if cached != wanted:
+            return (
+                f"a cache served {cached:g} prompt tokens in {_where(run)}, "
+                f"{wanted:g} in {_where(first)}"
+            )
     return None
 
 
