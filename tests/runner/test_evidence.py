@@ -38,8 +38,7 @@ from tests.runner.conftest import Told, write_suite
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("evidence")
-    arms = {"a": {"delay_s": 0.01}, "b": {"delay_s": 0.001}, "c d": {}}
-    del arms["c d"]
+    arms = {"a": {"delay_s": 0.01, "spin": True}, "b": {"delay_s": 0.005, "spin": True}}
     grid = "[grid]\nworkload.generate = [2, 3]\n"
     suite = write_suite(place, arms, "blocks = 2", tables=grid)
     return ab.start(suite, Told().watch, root=place / "results").directory

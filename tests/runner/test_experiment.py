@@ -26,8 +26,13 @@ def experiment(
     return ab.start(suite, told.watch, root=tmp_path / "results", require=require)
 
 
+def spins(seconds: float) -> dict[str, Any]:
+    """Settings of an arm whose measured time does not depend on what else the machine does."""
+    return {"delay_s": seconds, "spin": True}
+
+
 def test_a_slower_arm_is_slower_and_everything_is_on_disk(tmp_path: Path, told: Told) -> None:
-    done = experiment(tmp_path, told, {"a": {"delay_s": 0.005}, "b": {"delay_s": 0.04}})
+    done = experiment(tmp_path, told, {"a": spins(0.005), "b": spins(0.01)})
     (cell,) = done.summary.cells
     (comparison,) = cell.comparisons
     assert comparison.verdict is Verdict.SLOWER and done.summary.exit_code == 0
@@ -145,19 +150,19 @@ def test_breaking_a_limit_repeats_the_block_then_makes_it_invalid(
 
 @pytest.mark.parametrize(
     ("require", "delay", "code"),
-    [("faster", 0.003, 0), ("faster", 0.1, 1), ("not-slower", 0.003, 0), ("not-slower", 0.1, 1)],
+    [("faster", 0.005, 0), ("faster", 0.02, 1), ("not-slower", 0.005, 0), ("not-slower", 0.02, 1)],
 )
 def test_requirements_decide_the_exit_code(
     tmp_path: Path, told: Told, require: str, delay: float, code: int
 ) -> None:
-    arms = {"a": {"delay_s": 0.02}, "b": {"delay_s": delay}}
+    arms = {"a": spins(0.01), "b": spins(delay)}
     done = experiment(tmp_path, told, arms, require=require)
     assert done.summary.exit_code == code
     assert done.summary.requirement_met is (code == 0)
 
 
 def test_more_than_two_arms_and_a_grid(tmp_path: Path, told: Told) -> None:
-    arms = {"a": {"delay_s": 0.02}, "b": {"delay_s": 0.1}, "c": {"delay_s": 0.003}}
+    arms = {"a": spins(0.01), "b": spins(0.02), "c": spins(0.005)}
     grid = "[grid]\nworkload.generate = [2, 4]\n"
     done = experiment(tmp_path, told, arms, tables=grid)
     assert [cell.name for cell in done.summary.cells] == ["generate=2", "generate=4"]
@@ -173,7 +178,7 @@ def test_more_than_two_arms_and_a_grid(tmp_path: Path, told: Told) -> None:
 
 def test_a_look_stops_a_cell_that_is_decided(tmp_path: Path, told: Told) -> None:
     """M3: looks are declared in advance, each at alpha / 3."""
-    arms = {"a": {"delay_s": 0.005}, "b": {"delay_s": 0.05}}
+    arms = {"a": spins(0.005), "b": spins(0.01)}
     done = experiment(tmp_path, told, arms, "looks = [2, 4, 6]", generate=3)
     (comparison,) = done.summary.cells[0].comparisons
     assert comparison.verdict is Verdict.SLOWER
