@@ -10,7 +10,7 @@ setup(
     ],
     package_dir={"kvbench._suites": "configs", "kvbench._published": "results/published"},
     package_data={
-        "": ["py.typed", "*.cu", "*.cuh", "*.c", "*.h", "*.j2", "*.css", "*.js"],
+        "": ["py.typed", "**/*.cu", "**/*.cuh", "**/*.c", "**/*.h", "*.j2", "*.css", "*.js"],
         "kvbench._suites": ["*.toml", "README.md"],
         "kvbench._published": ["*.csv", "README.md"],
     },

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -17,14 +18,14 @@ from kvbench.engines.process import EndOfOutput, LineProcess, LineTimeout
 from kvbench.engines.protocol import Task
 from kvbench.engines.recorder import Answer, Request
 from kvbench.errors import ArmFailure, UsageError
-from kvbench.records.capture import Capture
+from kvbench.records.capture import Capture, Source
 from kvbench.spec import Cell, Link, Suite, load_suite
 from runner import nsys
 from runner.plan import load_plan
 from runner.rehearsal import rehearse, resolve_link
 from runner.tasks import arms_of, task_of
 
-Recorder = Literal["auto", "nsys", "oplog"]
+Recorder = Literal["auto", "nsys", "cupti", "oplog"]
 REFERENCE = "reference"
 
 
@@ -92,16 +93,27 @@ def record(arm: Arm, task: Task, recorder: Recorder, run_s: float) -> Capture:
         raise UsageError(
             f"a task with {min(task.options)!r} cannot be recorded; use a text workload"
         )
-    program = nsys.find_nsys()
-    if recorder == "nsys" and program is None:
-        raise UsageError("--with nsys: there is no nsys on the PATH; --with oplog needs no tool")
-    on_gpu = arm.settings.get("device") == "cuda"
-    use_nsys = program if recorder == "nsys" or (recorder == "auto" and on_gpu) else None
+    source = choose_source(arm, recorder)
     with tempfile.TemporaryDirectory(prefix="kvbench-profile-") as directory:
-        return _record(arm, task, run_s, Path(directory), use_nsys)
+        return _record(arm, task, run_s, Path(directory), source)
 
 
-def _record(arm: Arm, task: Task, run_s: float, directory: Path, program: str | None) -> Capture:
+def choose_source(arm: Arm, recorder: Recorder) -> Source:
+    """``auto``: for a GPU the best that is installed, else the op log."""
+    if recorder == "auto":
+        if arm.settings.get("device") != "cuda":
+            return "oplog"
+        if nsys.find_nsys() is not None:
+            return "nsys"
+        return "cupti" if find_spec("cupti") is not None else "oplog"
+    if recorder == "nsys" and nsys.find_nsys() is None:
+        raise UsageError("--with nsys: there is no nsys on the PATH; --with oplog needs no tool")
+    if recorder == "cupti" and arm.settings.get("device") != "cuda":
+        raise UsageError(f"--with cupti: arm {arm.name!r} does not run on a CUDA device")
+    return recorder
+
+
+def _record(arm: Arm, task: Task, run_s: float, directory: Path, source: Source) -> Capture:
     answer_path, request_path = directory / "answer.json", directory / "request.json"
     request = Request(
         arm=arm.name,
@@ -111,20 +123,19 @@ def _record(arm: Arm, task: Task, run_s: float, directory: Path, program: str | 
         generate=task.generate,
         warmup=max(task.warmup, 1),
         answer=str(answer_path),
-        oplog=program is None,
+        source=source,
     )
     request_path.write_bytes(msgspec.json.encode(request))
     argv = [sys.executable, "-P", "-m", "kvbench.engines.recorder", str(request_path)]
     env = arm.environ()
-    if program is not None:
-        argv = nsys.command(program, directory / "capture", argv)
+    if source == "nsys":
+        argv = nsys.command(nsys.find_nsys() or "nsys", directory / "capture", argv)
         env |= nsys.ENVIRONMENT
     said = _run(argv, env, run_s)
     answer = _answer(arm, answer_path, said)
-    if program is None:
-        assert answer.capture is not None and answer.result is not None
-        return answer.capture
     assert answer.result is not None
+    if answer.capture is not None:
+        return answer.capture
     exported = directory / "capture.sqlite"
     if not exported.is_file():
         raise ArmFailure(f"nsys wrote no export for arm {arm.name!r}: {said}")

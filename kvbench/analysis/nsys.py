@@ -7,7 +7,6 @@ nothing can be read is refused.
 
 from __future__ import annotations
 
-import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -17,11 +16,13 @@ from typing import Any, TypeVar
 from kvbench.errors import UsageError
 from kvbench.records.capture import (
     CAPTURE_VERSION,
+    COPY_KINDS,
     TOKEN,
     ApiCall,
     Capture,
     NamedRange,
     Work,
+    api_name,
 )
 
 RUNTIME = "CUPTI_ACTIVITY_KIND_RUNTIME"
@@ -34,9 +35,6 @@ NVTX = "NVTX_EVENTS"
 T = TypeVar("T")
 
 _MAGIC = b"SQLite format 3\0"
-_DIRECTIONS = {
-    1: "host_to_device", 2: "device_to_host", 8: "device_to_device", 10: "peer_to_peer",
-}  # fmt: skip
 _RANGES = (59, 60)
 """NVTX event types with a start and an end: push/pop, and start/end."""
 
@@ -140,7 +138,7 @@ class _Reader:
 
     def _api(self, row: dict[str, Any]) -> ApiCall:
         return ApiCall(
-            name=re.sub(r"_v\d+$", "", self._string(row["nameId"])),
+            name=api_name(self._string(row["nameId"])),
             start=int(row["start"]),
             end=int(row["end"]),
             thread=int(row.get("globalTid") or 0) & 0xFFFFFF,
@@ -152,7 +150,7 @@ class _Reader:
         return self._work(row, "kernel", self._string(name) or "kernel")
 
     def _copy(self, row: dict[str, Any]) -> Work:
-        direction = _DIRECTIONS.get(int(row["copyKind"]), f"kind {row['copyKind']}")
+        direction = COPY_KINDS.get(int(row["copyKind"]), f"kind {row['copyKind']}")
         return self._work(row, "copy", direction, int(row["bytes"]), direction)
 
     def _memset(self, row: dict[str, Any]) -> Work:

@@ -32,7 +32,10 @@ the copies of the op log against the windows they should fill.
 )
 @json_option
 def command(write: Path | None, as_json: bool) -> int:
-    """List the faults that ``--inject`` plants, what each breaks and what it resembles."""
+    """List planted faults and the gates that notice them.
+
+    ``kvbench gate --inject NAME`` plants one; each says what it breaks and what it resembles.
+    """
     from kvbench.decoder.faults import FAULTS
 
     if write is not None:

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @click.option(
     "--with",
     "recorder",
-    type=click.Choice(["auto", "nsys", "oplog"]),
+    type=click.Choice(["auto", "nsys", "cupti", "oplog"]),
     default="auto",
     show_default=True,
-    help="What records: Nsight Systems, or the device's own op log.",
+    help="What records: Nsight Systems, CUPTI, or the device's own op log.",
 )
 @click.option(
     "--import",

@@ -7,6 +7,7 @@ the same table. An entry of a launched graph is no API call: the launch is.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from kvbench.device.oplog import Entry, OpLog
@@ -35,10 +36,11 @@ def capture(
     ``token_count``: tokens generated in it, where a step makes more than one. ``waits``: counts by
     site. Work that has no times is left out, which ``absent`` then says.
     """
-    entries = _measured(log.entries, warmup)
+    window = measured(log.entries, warmup)
+    entries = window.entries
     work, absent = _work(entries)
-    marks = [_ns(entry.issued) for entry in entries if _is_token(entry)]
-    last = max([_ns(entry.issued) for entry in entries] + [w.end for w in work], default=0)
+    marks = [_ns(entry.issued) for entry in window.tokens]
+    last = max([window.last_ns, *(w.end for w in work)])
     ranges = [
         NamedRange(TOKEN, start, stop)
         for start, stop in zip(marks, [*marks[1:], last], strict=True)
@@ -59,12 +61,29 @@ def capture(
     )
 
 
-def _measured(entries: Sequence[Entry], warmup: int) -> Sequence[Entry]:
+@dataclass(frozen=True)
+class Window:
+    """The entries of the measured part, and its ends on the log's clock in nanoseconds."""
+
+    entries: Sequence[Entry]
+    first_ns: int
+    last_ns: int
+
+    @property
+    def tokens(self) -> list[Entry]:
+        """The marks at which tokens start."""
+        return [entry for entry in self.entries if _is_token(entry)]
+
+
+def measured(entries: Sequence[Entry], warmup: int) -> Window:
     """Without the warm-up's tokens and what came before them, and without what came after."""
     starts = [i for i, entry in enumerate(entries) if _is_token(entry)]
     ends = [i for i, entry in enumerate(entries) if entry.kind == "mark" and entry.label == END]
     first = starts[warmup] if warmup < len(starts) else len(entries) if starts else 0
-    return entries[first : ends[0] if ends else len(entries)]
+    last = ends[0] if ends else len(entries)
+    inside = entries[first:last]
+    times = [_ns(entry.issued) for entry in [*inside, *entries[last : last + 1]]]
+    return Window(inside, min(times, default=0), max(times, default=0))
 
 
 def _is_token(entry: Entry) -> bool:

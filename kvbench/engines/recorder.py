@@ -15,7 +15,7 @@ import msgspec
 
 from kvbench.errors import KvbenchError
 from kvbench.records import Result
-from kvbench.records.capture import Capture
+from kvbench.records.capture import Capture, Source
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,8 +29,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warmup: int
     answer: str
     """Path of the answer."""
-    oplog: bool = True
-    """Keep the op log; False where another tool records this process."""
+    source: Source = "oplog"
+    """What records: this process itself, or (nsys) the tool that it runs under."""
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -47,10 +47,22 @@ def record(request: Request) -> Answer:
     from kvbench.decoder.session import DecodeTask, run_task
     from kvbench.decoder.settings import parse
     from kvbench.device.capture import capture
+    from kvbench.engines.cupti_trace import CuptiTrace
 
-    settings = msgspec.structs.replace(parse(request.settings), record=request.oplog)
+    keeps_log = request.source != "nsys"
+    settings = msgspec.structs.replace(parse(request.settings), record=keeps_log)
     task = DecodeTask(request.prompts, generate=request.generate, warmup=request.warmup)
-    done = run_task(open_model(request.model), settings, task)
+    model = open_model(request.model)
+    if request.source == "cupti":
+        with CuptiTrace() as trace:
+            done = run_task(model, settings, task)
+        assert done.log is not None
+        captured = trace.capture(
+            done.log, request.arm, warmup=request.warmup, token_count=done.result.tokens
+        )
+        waits = msgspec.structs.replace(captured, waits=done.result.waits)
+        return Answer(result=done.result, capture=waits)
+    done = run_task(model, settings, task)
     if done.log is None:
         return Answer(result=done.result)
     import kvbench

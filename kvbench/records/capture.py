@@ -6,6 +6,7 @@ log. Times are integer nanoseconds on one clock per capture, from an arbitrary o
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -91,6 +92,17 @@ TOKEN = "token"
 """Name of the ranges that divide a capture into tokens, and of the op log's marks."""
 END = "end of decoding"
 """The op log's mark behind the last token."""
+
+
+COPY_KINDS = {
+    1: "host_to_device", 2: "device_to_host", 8: "device_to_device", 10: "peer_to_peer",
+}  # fmt: skip
+"""CUPTI's numbers of copy kinds."""
+
+
+def api_name(raw: str) -> str:
+    """``cudaStreamSynchronize`` for ``cudaStreamSynchronize_v3020``."""
+    return re.sub(r"_v\d+$", "", raw)
 
 
 def tokens(capture: Capture) -> list[NamedRange]:

@@ -17,7 +17,7 @@ from kvbench.engines.protocol import Task
 from kvbench.errors import ArmFailure, UsageError
 from kvbench.records.capture import tokens
 from runner import nsys
-from runner.profile import record
+from runner.profile import choose_source, record
 from tests.profile.exports import Export
 
 TASK = Task(prompts=[[1, 2, 3, 4]], generate=3, warmup=2)
@@ -150,3 +150,15 @@ def test_profile_refuses_in_one_line(
     suite.write_text(SUITE.format(text=text))
     assert main(["profile", str(suite), *args]) == 2
     assert says in capsys.readouterr().err
+
+
+def test_what_records_is_chosen_by_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.setattr("runner.profile.find_spec", lambda name: None)
+    on_gpu = msgspec.structs.replace(PIPELINED, settings={"device": "cuda"})
+    assert choose_source(PIPELINED, "auto") == "oplog"
+    assert choose_source(on_gpu, "auto") == "oplog"
+    monkeypatch.setattr("runner.profile.find_spec", lambda name: object())
+    assert choose_source(on_gpu, "auto") == "cupti"
+    with pytest.raises(UsageError, match="does not run on a CUDA device"):
+        choose_source(PIPELINED, "cupti")
