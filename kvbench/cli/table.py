@@ -34,6 +34,7 @@ COMMANDS: dict[str, Entry] = {
     "doctor": Entry("kvbench.cli.doctor", "Say what makes this machine noisy."),
     "calibrate": Entry("kvbench.cli.calibrate", "Measure and store this machine's A/A floor."),
     "validate": Entry("kvbench.cli.validate", "Check the verdicts' error rates by simulation."),
+    "selfcheck": Entry("kvbench.cli.selfcheck", "Test the bench itself on this machine."),
     "init": Entry("kvbench.cli.init", "Write a starter suite to edit."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }

@@ -20,6 +20,7 @@ REFERENCE = "reference"
 
 BUILT_IN: dict[str, str] = {
     REFERENCE: "kvbench.engines.reference",
+    "synthetic": "kvbench.engines.synthetic",
     "llama-server": "kvbench.engines.llama_server",
     "xllamacpp": "kvbench.engines.xllamacpp",
     "openai": "kvbench.engines.openai",
