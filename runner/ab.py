@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -168,3 +168,21 @@ def parse_requirement(text: str | None) -> str | None:
     if text is not None and text not in REQUIREMENTS:
         raise UsageError(f"--require: {text!r}; allowed are {', '.join(REQUIREMENTS)}")
     return text
+
+
+class _Silence:
+    """A watcher that shows nothing."""
+
+    def doing(self, text: str) -> None:
+        """Nothing."""
+
+    def step(self, text: str, left_s: float | None = None) -> None:
+        """Nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+
+def silent() -> AbstractContextManager[Watcher]:
+    """For experiments within something that reports by itself."""
+    return nullcontext(_Silence())

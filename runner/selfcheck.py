@@ -11,7 +11,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,7 +92,7 @@ def experiment(effect: float, blocks: int, floors: dict[str, Floor], keep: Path)
     suite, _ = suite_from_builtins(raw, "selfcheck")
     plan = new_plan(suite, "selfcheck", ["kvbench", "selfcheck"])
     plan = msgspec.structs.replace(plan, floors=floors)
-    return ab.start_plan(plan, lambda *_: _silent(), root=keep).summary
+    return ab.start_plan(plan, lambda *_: ab.silent(), root=keep).summary
 
 
 def check_aa(experiments: int, blocks: int, duty: float, tell: Callable[[str], None]) -> Outcome:
@@ -173,21 +173,6 @@ def _verdict(summary: Summary) -> str:
 
 def _counted(verdicts: Counter[str]) -> str:
     return ", ".join(f"{verdicts[v]} {v}" for v in Verdict if verdicts[v])
-
-
-class _Silence:
-    def doing(self, text: str) -> None:
-        """Nothing."""
-
-    def step(self, text: str, left_s: float | None = None) -> None:
-        """Nothing."""
-
-    def note(self, text: str) -> None:
-        """Nothing."""
-
-
-def _silent() -> AbstractContextManager[_Silence]:
-    return nullcontext(_Silence())
 
 
 def markdown(outcomes: list[Outcome], doctor: list[str]) -> str:

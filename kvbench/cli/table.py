@@ -27,6 +27,7 @@ COMMANDS: dict[str, Entry] = {
     ),
     "compare": Entry("kvbench.cli.compare", "Compare the gains of two stored experiments."),
     "history": Entry("kvbench.cli.history", "Show one cell over many experiments."),
+    "bisect": Entry("kvbench.cli.bisect", "Find the revision that changed bytes or speed."),
     "bundle": Entry("kvbench.cli.bundle", "Pack a stored experiment as evidence."),
     "verify": Entry("kvbench.cli.verify", "Judge a bundle again, from its raw runs."),
     "export": Entry("kvbench.cli.export", "Write a stored experiment in another format."),
@@ -42,9 +43,9 @@ COMMANDS: dict[str, Entry] = {
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Measure": ("ab", "gate", "run"),
-    "Look at it": ("show", "profile", "predict", "compare", "history"),
+    "Look at it": ("show", "profile", "predict", "compare", "history", "bisect"),
     "Share it": ("export", "bundle", "verify"),
-    "The machine and the method": ("doctor", "calibrate", "validate"),
+    "The machine and the method": ("doctor", "calibrate", "validate", "selfcheck"),
     "Suites, models, disk": ("suites", "assets", "clean"),
 }
 
