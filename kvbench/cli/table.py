@@ -36,6 +36,7 @@ COMMANDS: dict[str, Entry] = {
     "calibrate": Entry("kvbench.cli.calibrate", "Measure and store this machine's A/A floor."),
     "validate": Entry("kvbench.cli.validate", "Check the verdicts' error rates by simulation."),
     "selfcheck": Entry("kvbench.cli.selfcheck", "Test the bench itself on this machine."),
+    "load": Entry("kvbench.cli.load", "Put load on a running server: latencies, goodput, errors."),
     "init": Entry("kvbench.cli.init", "Write a starter suite to edit."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }
@@ -47,6 +48,11 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Share it": ("export", "bundle", "verify"),
     "The machine and the method": ("doctor", "calibrate", "validate", "selfcheck"),
     "Suites, models, disk": ("suites", "assets", "clean"),
+    "Measure": ("ab", "gate", "run", "load"),
+    "Look at it": ("show", "profile", "predict", "compare", "history"),
+    "Share it": ("export", "bundle", "verify"),
+    "The machine and the method": ("doctor", "calibrate", "validate"),
+    "Suites, models, disk": ("init", "suites", "assets", "clean"),
 }
 
 

@@ -177,7 +177,8 @@ class LlamaServer:
                 warm = [prompt[::-1] for prompt in task.prompts]
                 await self._ask_all(client, warm, task.warmup, probabilities=0)
             n = self._settings.probabilities if task.detail else 0
-            answers = await self._ask_all(client, task.prompts, task.generate, probabilities=n)
+            wanted = task.generate if n else served.asked(task.generate)
+            answers = await self._ask_all(client, task.prompts, wanted, probabilities=n)
         return served.reply(
             message.id, [self._stream(a, task) for a in answers], detail=task.detail
         )

@@ -124,7 +124,8 @@ class OpenAI:
                 prompts = [_fresh(prompt) for prompt in prompts]
             n = s.logprobs if task.detail else 0
             streams = await together(
-                self._ask(client, i, p, task.generate, n) for i, p in enumerate(prompts)
+                self._ask(client, i, p, served.asked(task.generate), n)
+                for i, p in enumerate(prompts)
             )
         return served.reply(run_id, streams, detail=task.detail)
 

@@ -34,11 +34,17 @@ class Stream:
     """What else the server reported, averaged over sequences into ``metrics``."""
 
 
+def asked(generate: int) -> int:
+    """Tokens to ask a streaming server for, so that ``generate`` of them are timed."""
+    return generate + 1
+
+
 def reply(run_id: int, streams: Sequence[Stream], *, detail: bool) -> Reply:
     """Tokens after each sequence's first, over the time from the earliest first one to the last.
 
-    The count is fixed by the task, so that arms stay comparable whatever they overlap. Answers
-    that came whole are timed from the first request sent.
+    Streams were asked for one token more (``asked``): the first comes out of the prefill. So the
+    count is the task's own, whatever the arms overlap. Answers that came whole are timed from the
+    first request sent and count every token.
     Raises EngineFailure("answer") where nothing could be timed.
     """
     arrivals = [stream.arrivals for stream in streams]
@@ -49,7 +55,7 @@ def reply(run_id: int, streams: Sequence[Stream], *, detail: bool) -> Reply:
     ended = max(times[-1] for times in arrivals)
     texts = [stream.text for stream in streams]
     result = Result(
-        tokens=sum(stream.count - 1 for stream in streams),
+        tokens=sum(stream.count - streamed for stream in streams),
         decode_s=ended - started,
         metrics=_metrics(streams),
         hashes=_hashes(streams),

@@ -48,7 +48,7 @@ def test_a_run_on_the_real_server(tiny: str) -> None:
     run = run_once(arm(tiny), task, QUICK)
     assert isinstance(run.outcome, Reply), run
     result = run.outcome.result
-    assert result.tokens == 23 and result.decode_s > 0 and result.metrics["ttft_s"] > 0
+    assert result.tokens == 24 and result.decode_s > 0 and result.metrics["ttft_s"] > 0
     assert run.outcome.tokens is None
     assert run.ready is not None and "xllamacpp" in run.ready.version
     assert run.ready.effective["total_slots"] == 1
@@ -179,7 +179,7 @@ def test_attached(tmp_path: Path) -> None:
         run = run_once(attached, Task(prompts=prompts(3), generate=8, detail=False), QUICK)
     assert isinstance(run.outcome, Reply), run
     assert run.ready is not None and run.ready.version == "stub-1"
-    assert run.outcome.result.tokens == 21
+    assert run.outcome.result.tokens == 24
 
 
 @pytest.mark.parametrize("planted", [{"cache_n": 3}])

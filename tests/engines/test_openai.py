@@ -56,7 +56,7 @@ def test_streamed_runs_on_the_real_server(real: str, endpoint: str) -> None:
     run = run_once(arm(real, endpoint=endpoint, **UNCACHED), TASK, QUICK)
     assert isinstance(run.outcome, Reply), run
     result = run.outcome.result
-    assert result.tokens == 22 and result.decode_s > 0
+    assert result.tokens == 24 and result.decode_s > 0
     assert {"ttft_s", "itl_s", "e2e_s"} <= set(result.metrics)
     assert run.outcome.stops == ["length", "length"]
     assert run.ready is not None and run.ready.version

@@ -78,7 +78,8 @@ class Stub(asyncio.Protocol):
             self.whole({"error": {"message": "planted refusal" + echo}}, self.fault["status"])
             return
         count = request.get("n_predict") or request.get("max_tokens")
-        tokens = tokens_for(request["prompt"], count, self.fault)
+        prompt = request.get("prompt") or request["messages"][0]["content"]
+        tokens = tokens_for(prompt, count - self.fault.get("short", 0), self.fault)
         self.transport.write(STREAM_HEAD)
         if path == "/completion":
             self.native(request, tokens)
@@ -129,7 +130,7 @@ class Stub(asyncio.Protocol):
             {
                 "choices": [],
                 "usage": {
-                    "prompt_tokens": len(request["prompt"]),
+                    "prompt_tokens": 9,
                     "completion_tokens": len(tokens),
                 },
             }

@@ -28,7 +28,7 @@ def write_tiny_gguf(
 ) -> Path:
     """Weights are drawn widely enough that greedy text depends on the whole prompt."""
     rng = np.random.default_rng(seed)
-    tokens = [*byte_alphabet(), "<|start|>", "<|end|>"]
+    tokens = [*byte_alphabet(), "ab", "<|start|>", "<|end|>"]
     head = width // heads
     writer = gguf.GGUFWriter(str(path), "llama")
     writer.add_name("tiny")
@@ -44,11 +44,11 @@ def write_tiny_gguf(
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("gpt-2")
     writer.add_token_list(tokens)
-    kinds = [gguf.TokenType.NORMAL] * 256 + [gguf.TokenType.CONTROL] * 2
+    kinds = [gguf.TokenType.NORMAL] * 257 + [gguf.TokenType.CONTROL] * 2
     writer.add_token_types(kinds)
     writer.add_token_merges(["a b"])
-    writer.add_bos_token_id(256)
-    writer.add_eos_token_id(257)
+    writer.add_bos_token_id(257)
+    writer.add_eos_token_id(258)
     writer.add_add_bos_token(False)
 
     def tensor(name: str, *shape: int, scale: float) -> None:
