@@ -43,15 +43,10 @@ COMMANDS: dict[str, Entry] = {
 """Listed in ``SECTIONS``; what stands in none of them comes last."""
 
 SECTIONS: dict[str, tuple[str, ...]] = {
-    "Measure": ("ab", "gate", "run"),
+    "Measure": ("ab", "gate", "run", "load"),
     "Look at it": ("show", "profile", "predict", "compare", "history", "bisect"),
     "Share it": ("export", "bundle", "verify"),
     "The machine and the method": ("doctor", "calibrate", "validate", "selfcheck"),
-    "Suites, models, disk": ("suites", "assets", "clean"),
-    "Measure": ("ab", "gate", "run", "load"),
-    "Look at it": ("show", "profile", "predict", "compare", "history"),
-    "Share it": ("export", "bundle", "verify"),
-    "The machine and the method": ("doctor", "calibrate", "validate"),
     "Suites, models, disk": ("init", "suites", "assets", "clean"),
 }
 
