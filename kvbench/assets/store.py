@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,9 @@ from kvbench.assets.unpack import unpack
 from kvbench.errors import AssetError
 
 MANIFEST = "asset.json"
+
+PROGRESS: ContextVar[Progress | None] = ContextVar("PROGRESS", default=None)
+"""Who is told of a pull when its caller names nobody: a command sets it around its work."""
 
 
 class FileFacts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -85,7 +89,7 @@ def pull(name: str, on_progress: Progress | None = None) -> Path:
         # pip keeps the file twice for a moment: in its scratch space and where it was asked to.
         cache.require_space(area, 2 * asset.size + asset.unpacked, f"asset {name}")
         with cache.staging(area, asset.name) as work:
-            archive = fetch(asset, work, on_progress)
+            archive = fetch(asset, work, on_progress or PROGRESS.get())
             _require_digest(asset, archive)
             built = work / "built"
             built.mkdir()

@@ -52,6 +52,7 @@ def command(
 
     SUITE is a bundled name or a TOML file (default: main).
     """
+    from kvbench.cli.pull_progress import shown_pulls
     from runner import ab
 
     overrides = ab.Overrides(model, blocks, delta, other_cores)
@@ -61,7 +62,7 @@ def command(
         raise click.UsageError("--executor dask and --address go together")
     place: list[Path] = []
     try:
-        with _executor(address) as where:
+        with shown_pulls(), _executor(address) as where:
             if resume is not None:
                 done = ab.go_on(
                     resume,

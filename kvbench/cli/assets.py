@@ -51,12 +51,12 @@ def list_assets(verify: bool, as_json: bool) -> None:
 def pull_assets(names: tuple[str, ...]) -> None:
     """Download, verify and unpack NAMES (default: all). What is there is verified and kept."""
     from kvbench import assets
-    from kvbench.cli.pull_progress import PullProgress
+    from kvbench.cli.pull_progress import shown_pulls
 
     chosen = [assets.find(name) for name in names] or list(assets.CATALOGUE.values())
     for asset in chosen:
-        with PullProgress() as progress:
-            directory = assets.pull(asset.name, progress.update)
+        with shown_pulls():
+            directory = assets.pull(asset.name)
         click.echo(f"{asset.name}: {directory}")
 
 

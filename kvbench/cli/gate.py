@@ -83,6 +83,7 @@ def command(
     """
     from gates.registry import GateOptions
     from gates.registry import names as all_names
+    from kvbench.cli.pull_progress import shown_pulls
     from kvbench.records.gate import worst_exit_code
     from kvbench.report.gates import gate_lines
     from kvbench.report.junit import junit as as_junit
@@ -103,7 +104,8 @@ def command(
     reports: list[GateReport] = []
     for name, run in chosen:
         click.echo(f"gate {name}", err=True)
-        found = run()
+        with shown_pulls():
+            found = run()
         reports += found
         if junit is not None:
             junit.write_bytes(as_junit(reports))

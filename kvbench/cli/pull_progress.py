@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -14,11 +16,24 @@ QUIET_S = 2.0
 LINE_EVERY_S = 10.0
 
 
+@contextmanager
+def shown_pulls() -> Iterator[None]:
+    """Show the progress of every pull that the body turns out to need."""
+    from kvbench.assets.store import PROGRESS
+
+    with PullProgress() as progress:
+        token = PROGRESS.set(progress.update)
+        try:
+            yield
+        finally:
+            PROGRESS.reset(token)
+
+
 class PullProgress:
     """Context manager; ``assets.pull`` calls ``update``. A bar on a terminal, else lines."""
 
     def __init__(self) -> None:
-        self._started = time.monotonic()
+        self._asset, self._started = "", 0.0
         self._last_line = 0.0
         self._bar: Progress | None = None
         self._task: TaskID | None = None
@@ -29,6 +44,9 @@ class PullProgress:
     def update(self, name: str, done: int, total: int) -> None:
         """Show that ``done`` of ``total`` bytes of ``name`` have arrived."""
         now = time.monotonic()
+        if name != self._asset:
+            self._stop_bar()
+            self._asset, self._started = name, now
         if now - self._started < QUIET_S:
             return
         if sys.stderr.isatty():
@@ -62,5 +80,9 @@ class PullProgress:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._stop_bar()
+
+    def _stop_bar(self) -> None:
         if self._bar is not None:
             self._bar.stop()
+            self._bar = None

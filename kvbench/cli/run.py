@@ -38,25 +38,21 @@ def command(
     as_json: bool,
 ) -> None:
     """Decode once: text, tokens/s, bandwidth, hashes."""
-    from kvbench import assets
-    from kvbench.cli.pull_progress import PullProgress
+    from kvbench.cli.pull_progress import shown_pulls
     from runner.once import Request, decode_once
 
-    if model in assets.CATALOGUE:
-        with PullProgress() as progress:
-            assets.ensure(model, progress.update)
-    once = decode_once(
-        Request(
-            model=model,
-            kind=kind,
-            prompt=prompt,
-            prompt_tokens=prompt_tokens,
-            generate=generate,
-            sequences=sequences,
-            seed=seed,
-            settings=settings,
-        )
+    request = Request(
+        model=model,
+        kind=kind,
+        prompt=prompt,
+        prompt_tokens=prompt_tokens,
+        generate=generate,
+        sequences=sequences,
+        seed=seed,
+        settings=settings,
     )
+    with shown_pulls():
+        once = decode_once(request)
     if as_json:
         print_json(once)
         return

@@ -18,6 +18,7 @@ import pytest
 from kvbench import assets
 from kvbench.assets import cache, fetch, store
 from kvbench.assets.catalogue import CATALOGUE
+from kvbench.cli import pull_progress
 from kvbench.errors import AssetError
 from tests.assets.sources import (
     TEXTS,
@@ -290,6 +291,19 @@ def test_progress_is_shown_once_it_takes_long(slow: tuple[Path, Index]) -> None:
     status, out, err = finish(start(archive, "pull", "sample"))
     assert status == 0 and out.startswith("sample: ")
     assert "of 0.2 MB" in err
+
+
+def test_a_pull_that_was_needed_on_the_way_is_shown_too(
+    slow: tuple[Path, Index], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive, index = slow
+    index.pause_s = 1.0
+    monkeypatch.setattr(pull_progress, "QUIET_S", 0.0)
+    register(asset_of(archive))
+    with pull_progress.shown_pulls():
+        assets.ensure("sample")
+    assert "sample: " in capsys.readouterr().err
+    assert store.PROGRESS.get() is None
 
 
 def test_two_at_once_download_once(slow: tuple[Path, Index], own_cache: Path) -> None:
