@@ -106,19 +106,28 @@ def longest_gaps(capture: Capture, count: int = 5) -> list[Gap]:
 
 
 def _cause(capture: Capture, start: int, end: int, waiting: Work) -> str:
-    """The last thing that had to happen before ``waiting`` began at ``end``."""
+    """The last thing that had to happen before ``waiting`` began at ``end``.
+
+    Work counts if it ended in the last quarter of the gap: else the host was late.
+    """
     awaited = [capture.work[i] for i in waiting.after]
     if not awaited:
         awaited = [w for w in capture.work if w.kind != "kernel"]
-    late = [w for w in awaited if w is not waiting and start < w.end <= end]
+    soon = (end - start) // 4
+    late = [w for w in awaited if w is not waiting and end - soon <= w.end <= end]
     copy = max(late, key=lambda w: w.end, default=None)
-    blocking = [c for c in capture.api if start < c.end <= end and c.end - c.start > 0]
-    call = max(blocking, key=lambda c: c.end, default=None)
+    calls = [c for c in capture.api if start < c.end <= end and _explains(c, start, end)]
+    call = max(calls, key=lambda c: c.end, default=None)
     if copy is not None and (call is None or copy.end >= call.start):
         return f"{copy.label or copy.kind} on {copy.queue}"
     if call is not None:
         return f"the host, in {call.name}" + (f" at {call.site}" if call.site else "")
     return "the host, between its calls"
+
+
+def _explains(call: ApiCall, start: int, end: int) -> bool:
+    """Whether the host was held up by ``call``: it fills half of the gap or more."""
+    return 2 * (call.end - max(call.start, start)) >= end - start
 
 
 @dataclass(frozen=True)
@@ -150,6 +159,9 @@ def token_calls(capture: Capture) -> list[ApiCall] | None:
     return sorted(inside, key=lambda c: c.start)
 
 
+SELECTING = frozenset({"cudaGetDevice", "cudaSetDevice", "cuCtxGetCurrent", "cuCtxSetCurrent"})
+
+
 @dataclass(frozen=True)
 class OrderDiff:
     """How one token's API calls differ from the baseline's; ``lines`` start with " ", "-", "+"."""
@@ -159,11 +171,16 @@ class OrderDiff:
 
 
 def order_diff(baseline: Capture, arm: Capture) -> OrderDiff | None:
-    """The order of the API calls over one token; None where an arm's tokens are not marked."""
+    """The order of the API calls over one token; None where an arm's tokens are not marked.
+
+    Calls that only select a device are left out here; the table of calls counts them.
+    """
     before, after = token_calls(baseline), token_calls(arm)
     if before is None or after is None:
         return None
-    a, b = ([_named(call) for call in calls] for calls in (before, after))
+    a, b = (
+        [_named(call) for call in calls if call.name not in SELECTING] for calls in (before, after)
+    )
     if a == b:
         return OrderDiff()
     lines: list[str] = []

@@ -9,6 +9,7 @@ from kvbench.report.svg import Scale, Svg, ticks
 from kvbench.report.words import number, size
 
 SHOWN_TOKENS = 2
+MAX_QUEUES = 4
 STYLE = """
 svg { background: #fff; } text { font: 12px system-ui, sans-serif; fill: #1b1f24; }
 .tick { font-size: 11px; fill: #57606a; } .grid { stroke: #d0d7de; } .separator { stroke: #57606a; }
@@ -69,12 +70,17 @@ def _describe(windows: Sequence[tuple[Capture, tuple[int, int]]]) -> str:
 
 
 def _lanes(capture: Capture, window: tuple[int, int]) -> list[tuple[str, list[Work | ApiCall]]]:
-    """Queues in which something ran, compute first, and the host's waits."""
+    """Queues in which something ran, compute first, and the host's waits.
+
+    A launched graph spreads its nodes over many streams: then a lane is a kind of work instead.
+    """
+    shown = [w for w in capture.work if w.end > window[0] and w.start < window[1]]
+    by_queue = len({work.queue for work in shown}) <= MAX_QUEUES
     lanes: dict[str, list[Work | ApiCall]] = {}
-    for work in capture.work:
-        if work.end > window[0] and work.start < window[1]:
-            lanes.setdefault(work.queue, []).append(work)
-    computing = {w.queue for w in capture.work if w.kind in ("kernel", "graph")}
+    for work in shown:
+        name = work.queue if by_queue else "copies" if work.kind == "copy" else "kernels"
+        lanes.setdefault(name, []).append(work)
+    computing = {w.queue for w in shown if w.kind in ("kernel", "graph")} | {"kernels"}
     rows = sorted(lanes.items(), key=lambda lane: (lane[0] not in computing, lane[0]))
     waits: list[Work | ApiCall] = [
         call

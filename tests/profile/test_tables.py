@@ -120,7 +120,12 @@ def test_gaps_name_what_was_waited_for() -> None:
 
 def test_order_diff_shows_what_one_token_does_differently() -> None:
     token = (NamedRange("token", 0, 100),)
-    before = [ApiCall("copy", 1, 1), ApiCall("launch", 2, 2), ApiCall("launch", 3, 3)]
+    before = [
+        ApiCall("cudaSetDevice", 0, 0),
+        ApiCall("copy", 1, 1),
+        ApiCall("launch", 2, 2),
+        ApiCall("launch", 3, 3),
+    ]
     after = [ApiCall("wait", 1, 1, "ready"), ApiCall("launch", 2, 2), ApiCall("launch", 3, 3)]
     a, b = make("a", api=tuple(before), ranges=token), make("b", api=tuple(after), ranges=token)
     diff = order_diff(a, b)
@@ -238,6 +243,14 @@ def test_timeline_puts_arms_on_one_scale_and_names_their_tokens() -> None:
     widths = [float(w) for w in re.findall(r'class="shade"[^>]* width="([\d.]+)"', picture)]
     assert widths[0] == 2 * widths[-1]
     assert draw([make()]) == ""
+
+
+def test_timeline_of_a_graph_on_many_streams_has_a_lane_a_kind() -> None:
+    work = [Work("kernel", f"GPU 0 stream {i}", "k", 10 * i, 10 * i + 8) for i in range(9)]
+    work += [Work("copy", f"GPU 0 stream {i}", "c", 10 * i, 10 * i + 4) for i in range(9)]
+    picture = draw([make(work=tuple(work))])
+    assert picture.count('class="shade"') == 2
+    assert "kernels" in picture and "copies" in picture and "stream" not in picture
 
 
 def test_hostile_names_stay_text_in_pictures_and_traces() -> None:
