@@ -26,6 +26,8 @@ def gate_report(suite: Suite, arms: dict[str, Arm], task: Task) -> GateReport:
         timeouts=Timeouts(hello=seconds, prepare=seconds, run=seconds),
         budget_s=suite.timeouts.gate_s,
         bytes_may_differ=suite.bytes_may_differ,
+        control_every_arm=suite.process == "attached",
+        tolerance=suite.tolerance,
     )
     others = [arm for name, arm in arms.items() if name != suite.baseline]
     return gate_cell(arms[suite.baseline], others, [task], options)

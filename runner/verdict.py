@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 import kvbench
+from gates.exact.tolerance import label as tolerance_label
 from kvbench.analysis import decide, diagnose
 from kvbench.analysis.judge import Adjust, Measured, Rules, compare, measure
 from kvbench.analysis.order import positions_are_balanced
@@ -243,7 +244,7 @@ def _labels(plan: Plan, suite: Suite) -> tuple[str, ...]:
         labels.append("NOT CHECKED: the suite asks for no exactness gate")
     if suite.gate == "tolerance":
         assert suite.tolerance is not None
-        labels.append(f"WITHIN A TOLERANCE of {suite.tolerance.logits:g}, not exact")
+        labels.append(tolerance_label(suite.tolerance))
     if suite.process == "attached":
         labels.append("ATTACHED: servers that were already running, not fresh processes")
     labels += dict.fromkeys(link.label for link in plan.links.values())

@@ -233,3 +233,24 @@ def test_secrets_and_paths_stay_out_of_the_records(
     suite.write_text(suite.read_text().replace('"$MY_API_KEY"', '"literal"'))
     with pytest.raises(UsageError, match=r"arms\[1\].env.MY_API_KEY: looks like a secret"):
         ab.start(str(suite), told.watch, root=tmp_path / "results")
+
+
+def test_the_sweeps_time_ends_it_with_what_there_is(tmp_path: Path, told: Told) -> None:
+    """The rehearsal sees the baseline only; b turns out far slower than it."""
+    arms = {"a": {"delay_s": 0.001}, "b": {"delay_s": 0.8}}
+    suite = write_suite(tmp_path, arms, 'gate = "none"', tables="[timeouts]\nsweep_s = 12.0")
+    with pytest.raises(ArmFailure, match=r"timeouts\.sweep_s: 12 s are over") as caught:
+        ab.start(suite, told.watch, root=tmp_path / "results")
+    assert caught.value.exit_code == 6
+    (directory,) = (tmp_path / "results").iterdir()
+    summary = load_summary(directory)
+    assert summary.finished is None and 1 <= len(summary.cells[0].runs) < 8
+    assert "--resume" in str(caught.value)
+
+
+def test_a_tolerance_is_named_first_and_must_be_checkable(tmp_path: Path, told: Told) -> None:
+    """The synthetic arms give no logits: within a tolerance nothing can be said of them."""
+    head = 'gate = "tolerance"\ntolerance = { logits = 0.1 }'
+    done = experiment(tmp_path, told, {"a": {"token": 7}, "b": {"token": 8}}, head)
+    assert done.summary.labels[0].startswith("WITHIN A TOLERANCE, NOT EXACT")
+    assert done.summary.exit_code == 4
