@@ -38,8 +38,8 @@ def before_start(arm: Arm) -> dict[str, Any]:
         "settings": arm.settings,
         "command": arm.argv(),
         "variables": {name: salted_digest(value) for name, value in arm.env.items()},
-        "program_sha256": _file_digest(program) if program else None,
-        "revision": git_state(Path(arm.cwd)) if arm.cwd else None,
+        "program_sha256": None if program is None else _file_digest(Path(program)),
+        "revision": _revision(arm, program),
     }
     scrubbed: dict[str, Any] = scrub(found, CHECKOUT)
     return scrubbed
@@ -63,10 +63,23 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [name for name in MUST_NOT_CHANGE if before.get(name) != after.get(name)]
 
 
-@lru_cache(maxsize=64)
-def _file_digest(path: str) -> str | None:
+def _revision(arm: Arm, program: str | None) -> str | None:
+    """Of the repository that the arm names by its cwd, or else its program lies in."""
+    if arm.cwd is not None:
+        return git_state(Path(arm.cwd))
+    return None if program is None else git_state(Path(program).resolve().parent)
+
+
+def _file_digest(path: Path) -> str | None:
+    """Hashed again only if the file changed: a program may be rebuilt between two blocks."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  (file_digest takes a file)
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        stat = path.stat()
+        return _digest_of(path, stat.st_mtime_ns, stat.st_size, stat.st_ino)
     except OSError:
         return None
+
+
+@lru_cache(maxsize=64)
+def _digest_of(path: Path, _mtime_ns: int, _size: int, _inode: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -87,7 +87,7 @@ def software() -> dict[str, Any]:
     """Versions of the harness and of the libraries that its own engines use."""
     return {
         "kvbench": kvbench.__version__,
-        "revision": git_state(CHECKOUT),
+        "revision": git_state(CHECKOUT) if (CHECKOUT / "pyproject.toml").is_file() else None,
         "python": sys.version.split()[0],
         "implementation": sys.implementation.name,
         "libc": "-".join(platform.libc_ver()),
@@ -105,7 +105,7 @@ def _version(package: str) -> str | None:
 def git_state(directory: Path) -> str | None:
     """``<revision>`` or ``<revision>+dirty:<digest of the changes>``; None outside a repository."""
     revision = _git(directory, "rev-parse", "HEAD")
-    if revision is None or not (directory / "pyproject.toml").is_file():
+    if revision is None:
         return None
     changes = (_git(directory, "diff", "HEAD") or "") + (
         _git(directory, "ls-files", "--others", "--exclude-standard") or ""
