@@ -108,7 +108,7 @@ def git_state(directory: Path) -> str | None:
     if revision is None:
         return None
     changes = (_git(directory, "diff", "HEAD") or "") + (
-        _git(directory, "ls-files", "--others", "--exclude-standard") or ""
+        _git(directory, "ls-files", "--others", "--exclude-standard", ":/") or ""
     )
     if not changes.strip():
         return revision.strip()
