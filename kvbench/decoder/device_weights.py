@@ -9,7 +9,7 @@ from typing import Any
 
 from kvbench.decoder import synthetic
 from kvbench.decoder.config import ModelConfig
-from kvbench.device.api import Device
+from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.source import WeightType
 from kvbench.device.cuda.weights import DeviceWeights
 
@@ -17,7 +17,7 @@ from kvbench.device.cuda.weights import DeviceWeights
 def device_weights(
     config: ModelConfig,
     weights: Mapping[str, Any],
-    device: Device,
+    device: CudaDevice,
     kind: WeightType,
     layers: Collection[int],
 ) -> DeviceWeights:

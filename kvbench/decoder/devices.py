@@ -86,8 +86,10 @@ def open_kernels(
     """The kernel set of ``device``; on CUDA with weights of its own, of ``layers`` only."""
     if device.kind == "cuda":
         from kvbench.decoder.device_weights import device_weights
+        from kvbench.device.cuda.device import CudaDevice
         from kvbench.device.cuda.kernel_set import CudaKernels
 
+        assert isinstance(device, CudaDevice)
         held = device_weights(config, weights, device, weight_type, layers)
         return CudaKernels(device, shapes_of(config), held, codec, full_rows=full_rows, audit=audit)
     from kvbench.device.cpu.kernels import CpuKernels

@@ -50,6 +50,8 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pinned: bool = True
     resident: bool = False
     """All KV on the device: the transport-free arm."""
+    direct: bool = False
+    """Attention reads the host's rows where they are, through the link: no ring, no copy."""
     device_layers: int = 0
     """The first k attention layers keep their KV on the device (T19)."""
     offload_state: bool = False
@@ -115,6 +117,8 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise SettingError("graphs", True, "one device; layers split over several run eagerly")
         if self.kv_type == "f32" and self.device != "cpu":
             raise SettingError("kv_type", "f32", "f16, q8_0 or q4_0 on a GPU")
+        if self.direct and (self.depth or self.resident or not self.pinned):
+            raise SettingError("direct", True, "with depth 0, pinned memory and no resident KV")
         if self.resident and self.depth:
             raise SettingError("depth", self.depth, "0 where all KV is resident on the device")
 

@@ -21,7 +21,7 @@ from kvbench.transport.window import Storage, resident_view
 
 @dataclass(frozen=True, slots=True)
 class AttentionLayer:
-    """Where one attention layer keeps its rows. ``split`` −1: on the device, not transported."""
+    """Where one attention layer keeps its rows. ``split`` −1: read in place, not transported."""
 
     layer: int
     storage: Storage
@@ -76,8 +76,9 @@ class Stage:
                 self.layers.append(self._recurrent(layer, config.d_model))
                 continue
             storage = self._storage(layer, resident=layer in kept)
-            self.layers.append(AttentionLayer(layer, storage, -1 if layer in kept else split))
-            split += layer not in kept
+            in_place = layer in kept or settings.direct
+            self.layers.append(AttentionLayer(layer, storage, -1 if in_place else split))
+            split += not in_place
         self.pipeline = Pipeline(
             device,
             self.compute,
@@ -94,7 +95,7 @@ class Stage:
             if isinstance(item, RecurrentLayer):
                 self._recur(item, batch)
             elif item.split < 0:
-                self._attend_resident(item, batch)
+                self._attend_in_place(item, batch)
             else:
                 self._attend(item, batch)
             self.device.submit(self.compute, self.kernels.mlp(item.layer, batch))
@@ -120,7 +121,7 @@ class Stage:
             attend = kernels.attend(item.layer, batch, view, split=split, slot=slot)
             self.device.submit(self.compute, attend)
 
-    def _attend_resident(self, item: AttentionLayer, batch: Batch) -> None:
+    def _attend_in_place(self, item: AttentionLayer, batch: Batch) -> None:
         view = resident_view(item.storage)
         self.device.submit(self.compute, self.kernels.attn_in(item.layer, batch))
         self.device.submit(self.compute, self.kernels.write_rows(batch, view, site="place"))

@@ -24,17 +24,18 @@ from kvbench.decoder.model import open_model
 from kvbench.decoder.readback import StepOutput
 from kvbench.decoder.settings import DecoderSettings
 from kvbench.decoder.stage import AttentionLayer
+from kvbench.device.cuda import products
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.rates import measure
 from kvbench.device.kvtypes import kv_type as codec_of
 from kvbench.device.memory import Span
 from kvbench.transport.window import Geometry
 
-WARMUP, STEPS, BLOCKS = 10, 32, 2
+WARMUP, STEPS = 10, 32
 
 
-def seeded_rows(engine: Engine, rows: int) -> np.ndarray:
-    """[1024, pitch]: encoded standard normal rows."""
+def seeded_rows(engine: Engine) -> np.ndarray:
+    """[2048, pitch]: 1024 encoded standard normal rows, twice over."""
     config = engine.model.config
     codec = codec_of(
         engine.settings.kv_type, n_kv_heads=config.n_kv_heads, head_dim=config.head_dim
@@ -42,12 +43,12 @@ def seeded_rows(engine: Engine, rows: int) -> np.ndarray:
     rng = np.random.default_rng(1)
     out = np.zeros((1024, codec.pitch), np.uint8)
     codec.encode(rng.standard_normal((1024, codec.values), np.float32), out)
-    return out
+    return np.concatenate([out, out])
 
 
 def fill(engine: Engine, rows: int) -> None:
-    """The seeded history: block b of layer l is the drawn rows, turned by 37 l + 101 b."""
-    drawn = seeded_rows(engine, rows)
+    """The seeded history: block b of layer l is the drawn rows from 37 l + 101 b + 11 part on."""
+    drawn = seeded_rows(engine)
     pitch = engine.cache.pitch
     for stage in engine.stages:
         for item in stage.layers:
@@ -57,12 +58,13 @@ def fill(engine: Engine, rows: int) -> None:
             for part in (0, 1):
                 for start in range(0, rows, 1024):
                     n = min(1024, rows - start)
-                    turned = np.roll(drawn, 37 * item.layer + 101 * (start // 1024) + 11 * part, 0)
+                    turn = (37 * item.layer + 101 * (start // 1024) + 11 * part) % 1024
+                    block = drawn[turn : turn + n].reshape(-1)
                     at = item.storage.row(part, 0, start)
                     if buffer.space == "host":
-                        buffer.raw[at : at + n * pitch] = turned[:n].reshape(-1)
+                        buffer.raw[at : at + n * pitch] = block
                     else:
-                        buffer.raw[at : at + n * pitch].set(turned[:n].reshape(-1))
+                        buffer.raw[at : at + n * pitch].set(block)
     engine.cache.append([(0, rows)])
     engine.cache.prefix.rewrite()
 
@@ -90,7 +92,7 @@ def copies_alone(engine: Engine, geometry: Geometry) -> tuple[float, int]:
     return median(times[1:]), 2 * part * len(layers)
 
 
-def decode(engine: Engine) -> tuple[list[float], str, str]:
+def decode(engine: Engine, blocks: int) -> tuple[list[float], str, str]:
     """Seconds per token of each block, and the hashes of tokens and logits."""
     tokens, logits = hashlib.blake2b(digest_size=8), hashlib.blake2b(digest_size=8)
     stamps: list[float] = []
@@ -102,7 +104,7 @@ def decode(engine: Engine) -> tuple[list[float], str, str]:
         logits.update(np.ascontiguousarray(step.logits))
         last[0] = int(step.tokens[0])
 
-    engine.generate({0: 1}, WARMUP + BLOCKS * STEPS, sink)
+    engine.generate({0: 1}, WARMUP + blocks * STEPS, sink)
     marks = stamps[WARMUP - 1 :: STEPS]
     return (
         [(b - a) / STEPS for a, b in pairwise(marks)],
@@ -113,7 +115,8 @@ def decode(engine: Engine) -> tuple[list[float], str, str]:
 
 def arm(model: Any, name: str, rows: int, settings: DecoderSettings) -> dict[str, Any]:
     began = time.perf_counter()
-    with Engine(model, settings, 1, rows + WARMUP + BLOCKS * STEPS + 64) as engine:
+    blocks = 4 if rows < 50_000 else 2 if rows < 100_000 else 1
+    with Engine(model, settings, 1, rows + WARMUP + blocks * STEPS + 64) as engine:
         fill(engine, rows)
         engine.drain("start")
         alone, moved = 0.0, 0
@@ -122,7 +125,7 @@ def arm(model: Any, name: str, rows: int, settings: DecoderSettings) -> dict[str
             alone, moved = copies_alone(engine, engine.cache.geometry(row))
             engine.cache.truncate(0, rows)
         free = engine.devices[0].free_bytes()
-        took, tokens, logits = decode(engine)
+        took, tokens, logits = decode(engine, blocks)
         stage = engine.stages[0]
         return {
             "arm": name,
@@ -156,6 +159,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "depth2": {"depth": 2},
     "depth4": {"depth": 4},
     "ordered": {"depth": 0},
+    "direct": {"direct": True},
     "depth1 eager": {"depth": 1, "graphs": False},
 }
 
@@ -164,6 +168,10 @@ def main() -> None:
     name, kv, contexts = sys.argv[1:4]
     weights = sys.argv[4] if len(sys.argv) > 4 else "f16"
     wanted = sys.argv[5].split(",") if len(sys.argv) > 5 else list(ARMS)
+    if len(sys.argv) > 6:  # how products are cut into blocks, for comparisons
+        shape, per_sm, overlap = sys.argv[6].split("/")
+        products.ONE_ROW = tuple(map(int, shape.split(",")))  # type: ignore[assignment]
+        products.BLOCKS_PER_SM, products.OVERLAP_PRODUCTS = int(per_sm), bool(int(overlap))
     with CudaDevice() as device:
         print(json.dumps({"rates": measure(device, device_bytes=2 << 30).as_dict()}), flush=True)
     model = open_model(name)

@@ -49,6 +49,8 @@ ARMS: list[dict[str, Any]] = [
     {"depth": 1, "graphs": True},
     {"depth": 2, "graphs": True, "tail": "host"},
     {"depth": 0, "graphs": True},
+    {"direct": True},
+    {"direct": True, "graphs": True},
     {"depth": 1, "unified": True},
     {"depth": 1, "pinned": False},
     {"depth": 1, "device_layers": 1},

@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pytest
 
 from kvbench.device.cuda.device import CudaDevice
-from kvbench.device.cuda.kernel_set import CudaKernels, product_launch
+from kvbench.device.cuda.kernel_set import CudaKernels
+from kvbench.device.cuda.products import product_launch
 from kvbench.device.cuda.weights import DeviceWeights, Matrix
 from kvbench.device.kernels import (
     CELL,

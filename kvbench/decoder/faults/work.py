@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -46,22 +47,26 @@ class Wrap(DelayHooks):
 def stands_still(op: Op, handle: Any) -> None:
     """Arg-max is fed back but positions do not move (H20)."""
     state = _state(op)
-    before = state[:, POSITION:].copy()
-    op.run(handle)
-    state[:, POSITION:] = before
+    with _in_order(handle):
+        before = state[:, POSITION:].copy()
+        op.run(handle)
+        state[:, POSITION:] = before
 
 
 def reads_beyond(op: Op, handle: Any) -> None:
     """Attention takes in one row more than the sequence has (H5)."""
     state = _state(op)
-    state[:, POSITION] += 1
-    op.run(handle)
-    state[:, POSITION] -= 1
+    with _in_order(handle):
+        state[:, POSITION] += 1
+        op.run(handle)
+        state[:, POSITION] -= 1
 
 
 def stores_other_bits(op: Op, handle: Any) -> None:
     """The host's row differs from the device's in one bit (H8)."""
     op.run(handle)
+    if handle is not None:
+        handle.synchronize()  # the bits are changed by the host, after the kernel wrote them
     _, writes = op.spans()
     for span in writes[:1]:
         span.buffer.raw[span.offset] ^= 1
@@ -93,6 +98,14 @@ def _state(op: Op) -> Any:
     reads, _ = op.spans()
     span = next(s for s in reads if s.buffer.name.endswith("/state"))
     return span.buffer.raw.view(np.int32).reshape(-1, STATE_COLUMNS)
+
+
+def _in_order(handle: Any) -> AbstractContextManager[Any]:
+    """What is done to device arrays inside follows the queue's order: a CuPy stream is current."""
+    if handle is None:
+        return nullcontext()
+    stream: AbstractContextManager[Any] = handle
+    return stream
 
 
 def _nothing(_: Any) -> None:

@@ -13,8 +13,8 @@ P, I, L, F = c_void_p, c_int, c_int64, c_float  # noqa: E741
 
 Mat = _structure(
     "Mat",
-    w=P, scale=P, x=P, gain=P, y=P, memory=P, state=P, next=P,
-    ldx=L, ldy=L, next_stride=L, next_pieces=I, K=I, N=I, rows=I, eps=F,
+    w=P, scale=P, x=P, gain=P, y=P, memory=P, state=P,
+    ldx=L, ldy=L, K=I, N=I, rows=I, eps=F,
 )  # fmt: skip
 Window = _structure(
     "Window",

@@ -35,18 +35,18 @@ class CudaDevice(Device):
         self.gpu = gpu
         self._pinned: dict[int, Any] = {}
         super().__init__(name, **common)
-        with self._current():
+        with self.current():
             self._runtime.deviceSynchronize()  # creates the context, errors surface here
 
     # ------------------------------------------------------------------ memory
     def free_bytes(self) -> int:
         """What the driver has left, or what the stated capacity leaves if that is less."""
-        with self._current():
+        with self.current():
             free: int = self._runtime.memGetInfo()[0]
         return min(free, super().free_bytes())
 
     def _alloc(self, buffer: Buffer, fill: int) -> Any:
-        with self._current(), self._errors(f"alloc {buffer.name}"):
+        with self.current(), self._errors(f"alloc {buffer.name}"):
             if buffer.space == "device":
                 return self._device_array(buffer, fill)
             raw = self._host_array(buffer)
@@ -80,7 +80,7 @@ class CudaDevice(Device):
 
     def _free(self, buffer: Buffer) -> None:
         if self.poison and buffer.nbytes:
-            with self._current():
+            with self.current():
                 if buffer.space == "device":
                     self._runtime.memset(buffer.raw.data.ptr, 0xFF, buffer.nbytes)
                     self._runtime.deviceSynchronize()
@@ -107,18 +107,18 @@ class CudaDevice(Device):
 
     # ------------------------------------------------------- queues and events
     def _open_queue(self, queue: Queue) -> Any:
-        with self._current(), self._errors(queue.name):
+        with self.current(), self._errors(queue.name):
             return self._cupy.cuda.Stream(non_blocking=True)
 
     def _close_queue(self, queue: Queue) -> None:
         if queue.native is None:
             return
         stream, queue.native = queue.native, None
-        with self._current(), self._errors(queue.name):
+        with self.current(), self._errors(queue.name):
             stream.synchronize()
 
     def _record(self, queue: Queue, event: Event, record: Record) -> None:
-        with self._current(), self._errors(event.name):
+        with self.current(), self._errors(event.name):
             if event.native is None:
                 event.native = self._cupy.cuda.Event(disable_timing=True)
             event.native.record(queue.native)
@@ -130,7 +130,7 @@ class CudaDevice(Device):
 
     # -------------------------------------------------------------------- work
     def _enqueue(self, queue: Queue, op: Op, entry: Entry | None) -> None:
-        with self._current(), self._errors(op.label):
+        with self.current(), self._errors(op.label):
             self._spin(queue, self.hooks.delay(op, queue.name))
             op.run(queue.native)
 
@@ -149,14 +149,19 @@ class CudaDevice(Device):
         with self._errors(queue.name):
             queue.native.synchronize()
 
+    def synchronize_all(self) -> None:
+        """Wait for everything on this GPU: for set-up, never in a token loop."""
+        with self.current(), self._errors("synchronize"):
+            self._runtime.deviceSynchronize()
+
     # ------------------------------------------------------------------ graphs
     def _begin_capture(self, graph: Graph) -> None:
-        with self._current(), self._errors("capture"):
+        with self.current(), self._errors("capture"):
             # Relaxed: first use of a kernel loads its module, which a strict capture forbids.
             graph.origin.native.begin_capture(self._runtime.streamCaptureModeRelaxed)
 
     def _end_capture(self, graph: Graph, *, ok: bool) -> None:
-        with self._current():
+        with self.current():
             if ok:
                 with self._errors("capture"):
                     graph.native = graph.origin.native.end_capture()
@@ -177,11 +182,12 @@ class CudaDevice(Device):
         self._wait(queue, event, record)
 
     def _launch(self, graph: Graph, entries: list[Entry | None]) -> None:
-        with self._current(), self._errors("graph"):
+        with self.current(), self._errors("graph"):
             graph.native.launch(graph.origin.native)
 
     # ----------------------------------------------------------------- details
-    def _current(self) -> Any:
+    def current(self) -> Any:
+        """A context in which CUDA calls go to this device's GPU."""
         return self._cupy.cuda.Device(self.gpu)
 
     @contextmanager

@@ -12,20 +12,19 @@ from typing import Any
 
 import numpy as np
 
-from kvbench.device.api import Device
 from kvbench.device.cuda import arguments
-from kvbench.device.cuda.driver import Launch, function, multiprocessors
-from kvbench.device.cuda.source import MACRO, ROW_VARIANTS
+from kvbench.device.cuda.attention import Attention, lane_column
+from kvbench.device.cuda.device import CudaDevice
+from kvbench.device.cuda.driver import Launch, function
+from kvbench.device.cuda.products import address, pointers, product_launch
+from kvbench.device.cuda.source import MACRO
 from kvbench.device.cuda.weights import DeviceWeights, Matrix
 from kvbench.device.kernels import (
-    LANE,
     MAX_DECODE_ROWS,
     MAX_ROWS,
     STATE_COLUMNS,
-    STREAM,
     TILE,
     Batch,
-    Group,
     Kernels,
     Move,
     Shapes,
@@ -33,36 +32,15 @@ from kvbench.device.kernels import (
     row_spans,
     window_spans,
 )
-from kvbench.device.kvtypes import BLOCK, KVType
+from kvbench.device.kvtypes import KVType
 from kvbench.device.memory import Buffer, Span
 from kvbench.device.ops import Op
 from kvbench.device.rotary import tables
 from kvbench.device.shift import shift_rows, shift_spans
 from kvbench.errors import DeviceError
 
-CHUNK_ROWS = 64
-"""Rows of a window per partial result: fixed, so that a row's bits do not depend on the window."""
-
-SCRATCH_BYTES = 64 << 20
-"""Partials of one attention pass; a batch that needs more takes several passes, same bits."""
-
-AUDIT_BLOCKS = 64
 PIECES = 64
-FAST_HEADS = (64, 128, 256)
-BLOCKS_PER_SM = 4
-
-NEXT_PIECE = 16384
-NEXT_BYTES = 0
-"""Of the next weights, what a product orders into L2 as it ends (NEXT_PIECE: as matvec.cu)."""
-
-
-def address(buffer: Buffer, offset: int = 0) -> int:
-    """Where a kernel finds the buffer: device memory, or host memory mapped by pinning."""
-    if buffer.space == "device":
-        return int(buffer.raw.data.ptr) + offset
-    if not buffer.pinned:
-        raise DeviceError(f"{buffer.name} is not pinned: no kernel can reach it")
-    return int(buffer.raw.ctypes.data) + offset
+"""Pieces of the vocabulary in the first step of arg-max (tokens.cu)."""
 
 
 class CudaKernels(Kernels):
@@ -70,7 +48,7 @@ class CudaKernels(Kernels):
 
     def __init__(
         self,
-        device: Device,
+        device: CudaDevice,
         shapes: Shapes,
         weights: DeviceWeights,
         codec: KVType,
@@ -80,23 +58,21 @@ class CudaKernels(Kernels):
     ) -> None:
         super().__init__(device, shapes, weights, codec, full_rows=full_rows, audit=audit)
         s, heads, self.held = shapes, shapes.n_heads, weights
-        self.group = heads // s.n_kv_heads
         self.kv_width = s.n_kv_heads * s.head_dim
         self.qkv_width = heads * s.head_dim + 2 * self.kv_width
         self.mixed_width = max(heads * s.head_dim, s.d_model)
-        self.max_chunks = -(-full_rows // CHUNK_ROWS)
-        per_row = heads * self.max_chunks * (s.head_dim + 2) * 4
-        self.pass_rows = max(1, min(MAX_ROWS, SCRATCH_BYTES // per_row))
+        table = MACRO[self._matrix("embed").kind]
+        self.attention = Attention(self, self.mixed_width, table)
         cos, sin = tables(shapes, min(shapes.context, full_rows) + TILE)
         self.qkv = device.alloc("qkv", MAX_ROWS * self.qkv_width * 4)
         self.gated = device.alloc("gated", MAX_ROWS * s.d_ff * 4)
-        self.partials = device.alloc("partials", self.pass_rows * per_row)
         self.best = device.alloc("best", MAX_DECODE_ROWS * PIECES * 8)
-        self.totals = device.alloc("audit totals", MAX_ROWS * 2 * 8)
         self.cosines = device.alloc("cosines", cos.nbytes)
         self.sines = device.alloc("sines", sin.nbytes)
-        self.cosines.raw.view(np.float32)[:] = _on_device(cos)
-        self.sines.raw.view(np.float32)[:] = _on_device(sin)
+        with device.current():
+            for buffer, values in ((self.cosines, cos), (self.sines, sin)):
+                buffer.raw.view(np.float32).set(values.reshape(-1))
+            device.synchronize_all()
         self._kv = MACRO[codec.name]
         self._launches: dict[Hashable, list[Launch]] = {}
 
@@ -105,11 +81,10 @@ class CudaKernels(Kernels):
             *super().buffers(),
             self.qkv,
             self.gated,
-            self.partials,
             self.best,
-            self.totals,
             self.cosines,
             self.sines,
+            *self.attention.buffers(),
             *self.held.buffers(),
         ]
 
@@ -124,7 +99,7 @@ class CudaKernels(Kernels):
                 (-(-table.k // 256), n),
                 (256,),
                 arguments.Embed(
-                    *_pointers(table), address(self.state), address(self.x), address(self.sums),
+                    *pointers(table), address(self.state), address(self.x), address(self.sums),
                     table.k, table.n,
                 ),
             )  # fmt: skip
@@ -137,7 +112,7 @@ class CudaKernels(Kernels):
         def build() -> Iterator[Launch]:
             yield from self._product(
                 weight, n, self.x, self.shapes.d_model, self.qkv, self.qkv_width,
-                gain=f"{layer}.attn_norm", then=f"{layer}.wo",
+                gain=f"{layer}.attn_norm",
             )  # fmt: skip
             yield self._rotate_encode(n)
 
@@ -163,7 +138,7 @@ class CudaKernels(Kernels):
                 (128,),
                 arguments.Put(
                     address(self.rows), address(view.buffer, view.base), address(self.state),
-                    view.part_bytes, view.stream_bytes, view.pitch, width, _lane_column(view),
+                    view.part_bytes, view.stream_bytes, view.pitch, width, lane_column(view),
                 ),
             )  # fmt: skip
 
@@ -185,9 +160,9 @@ class CudaKernels(Kernels):
         op = self._op(
             f"attend {layer}",
             key,
-            lambda: self._attention(batch, view),
+            lambda: self.attention.launches(batch, view),
             (),
-            (self.mixed, self.sums, self.partials, self.totals),
+            (self.mixed, self.sums, *self.attention.buffers()),
         )
         whole = tuple(b.span() for b in inputs)
         op.reads = lambda: (*whole, *window_spans(batch, view))
@@ -200,7 +175,7 @@ class CudaKernels(Kernels):
         def build() -> Iterator[Launch]:
             yield from self._product(
                 weight, n, self.x, self.shapes.d_model, self.mixed, self.mixed_width,
-                mode="recurrent", gain=f"{layer}.attn_norm", then=f"{layer}.wo",
+                mode="recurrent", gain=f"{layer}.attn_norm",
                 memory=address(state.buffer, state.offset),
             )  # fmt: skip
 
@@ -218,15 +193,15 @@ class CudaKernels(Kernels):
         def build() -> Iterator[Launch]:
             yield from self._product(
                 wo, n, self.mixed, self.mixed_width, self.x, s.d_model,
-                mode="residual", then=f"{layer}.w_gate_up",
+                mode="residual",
             )  # fmt: skip
             yield from self._product(
                 gate_up, n, self.x, s.d_model, self.gated, s.d_ff,
-                mode="gated", gain=f"{layer}.ffn_norm", then=f"{layer}.w_down",
+                mode="gated", gain=f"{layer}.ffn_norm",
             )  # fmt: skip
             yield from self._product(
                 down, n, self.gated, s.d_ff, self.x, s.d_model,
-                mode="residual", then=f"{layer + 1}.",
+                mode="residual",
             )  # fmt: skip
 
         op = self._op(
@@ -242,7 +217,7 @@ class CudaKernels(Kernels):
             for at, first, count in _runs(batch.outputs):
                 yield from self._product(
                     weight, count, self.x, s.d_model, self.logits, s.vocab,
-                    gain="final_norm", x_row=first, y_row=at, then="0.",
+                    gain="final_norm", x_row=first, y_row=at,
                 )  # fmt: skip
 
         op = self._op("head", ("head", batch.outputs), build, (self.x,), (self.logits,))
@@ -286,12 +261,6 @@ class CudaKernels(Kernels):
         return op
 
     # ----------------------------------------------------------------- details
-    def _after(self, name: str) -> Matrix | None:
-        """The weights read after those: ``name``, or what layer "<n>." begins with."""
-        if name.endswith("."):
-            name = next((name + w for w in ("wqkv", "w_rec") if name + w in self.weights), "head")
-        return self._matrix(name) if name in self.weights else None
-
     def _matrix(self, name: str) -> Matrix:
         matrix = self.weights[name]
         assert isinstance(matrix, Matrix)
@@ -338,7 +307,6 @@ class CudaKernels(Kernels):
         memory: int | None = None,
         x_row: int = 0,
         y_row: int = 0,
-        then: str = "",
     ) -> Iterator[Launch]:
         """y[r] = W x[r] of ``n`` rows, 16 at a time."""
         for first in range(0, n, MAX_DECODE_ROWS):
@@ -355,7 +323,6 @@ class CudaKernels(Kernels):
                 memory=memory,
                 state=address(self.state, first * STATE_COLUMNS * 4),
                 eps=self.shapes.rms_eps,
-                then=self._after(then) if first + rows == n else weight,
             )
 
     def _rotate_encode(self, n: int) -> Launch:
@@ -373,63 +340,6 @@ class CudaKernels(Kernels):
                 self.kv_width, s.head_dim, s.rope_dim, int(s.rope_interleaved),
             ),
         )  # fmt: skip
-
-    def _attention(self, batch: Batch, view: View) -> Iterator[Launch]:
-        for start, count, tile in _merged(batch.groups):
-            for first in range(start, start + count, self.pass_rows):
-                rows = min(self.pass_rows, start + count - first)
-                last = start + count - 1 if tile else None
-                yield from self._attend_rows(view, first, rows, batch.unified, last)
-
-    def _attend_rows(
-        self, view: View, first: int, rows: int, unified: bool, last: int | None
-    ) -> Iterator[Launch]:
-        """``last``: a tile's last row, whose list of cells all its rows share."""
-        s, dim, heads = self.shapes, self.shapes.head_dim, self.shapes.n_heads
-        window_rows = self.full_rows if unified else view.stream_bytes // view.pitch
-        chunks = min(self.max_chunks, -(-window_rows // CHUNK_ROWS))
-        cells, stride = None, 0
-        if unified:
-            assert self.cells is not None
-            cells = address(self.cells, (first if last is None else last) * self.full_rows * 4)
-            stride = self.full_rows if last is None else 0
-        state = address(self.state, first * STATE_COLUMNS * 4)
-        k = address(view.buffer, view.base)
-        v, column = k + view.part_bytes, _lane_column(view)
-        part_ml = address(self.partials, self.pass_rows * heads * self.max_chunks * dim * 4)
-        mixed = address(self.mixed, first * self.mixed_width * 4)
-        defines = {"KV": self._kv, "HD": dim, "G": self.group}
-        if self.audit:
-            audit = arguments.Audit(
-                k, v, state, cells, address(self.totals), address(self.sums, first * 8),
-                view.stream_bytes, view.pitch, stride, column, rows,
-                -1 if last is None else last - first,
-            )  # fmt: skip
-            table = MACRO[self._matrix("embed").kind]
-            windows = function("tokens", "audit_windows", WT=table)
-            yield Launch(windows, (AUDIT_BLOCKS, 2, rows), (256,), audit)
-            yield Launch(function("tokens", "audit_fold", WT=table), (1,), (MAX_ROWS,), audit)
-        pad = 0 if self._kv == "F16" else (-self.kv_width // BLOCK) % 8
-        yield Launch(
-            function("attend", "attend", **defines),
-            (chunks, s.n_kv_heads, rows),
-            (attend_threads(dim),),
-            arguments.Window(
-                k, v, view.stream_bytes, view.pitch, state, cells, stride, column,
-                s.n_kv_heads, pad, self.max_chunks, dim**-0.5,
-                address(self.q, first * heads * dim * 4), address(self.partials), part_ml,
-            ),
-            shared=attend_shared(self._kv, dim, self.group),
-        )  # fmt: skip
-        yield Launch(
-            function("attend", "combine", **defines),
-            (heads, rows),
-            (max(32, min(256, dim)), 4),
-            arguments.Combine(
-                address(self.partials), part_ml, state, mixed, self.mixed_width, self.max_chunks
-            ),
-            shared=self.max_chunks * 8,
-        )
 
     def _copy_rows_out(self, batch: Batch, view: View) -> Callable[[Any], None]:
         """Rows to pageable host memory: copies to where the host knows the rows to be.
@@ -456,100 +366,6 @@ class CudaKernels(Kernels):
         return run
 
 
-def product_launch(
-    weight: Matrix,
-    rows: int,
-    x: int,
-    ldx: int,
-    y: int,
-    ldy: int,
-    *,
-    mode: str = "plain",
-    gain: int | None = None,
-    memory: int | None = None,
-    state: int | None = None,
-    eps: float = 0.0,
-    then: Matrix | None = None,
-) -> Launch:
-    """One matrix-vector product for 1 to 16 rows; pointers, and strides in floats.
-
-    ``then``: the weights that will be read next.
-    """
-    variant = next(v for v in ROW_VARIANTS if v >= rows)
-    paired = mode in ("gated", "recurrent")
-    blocked = weight.kind in ("q8_0", "q4_0")
-    if variant < 4:
-        warps, per_warp = 16, 2 if paired or weight.kind == "q4_0" else 1
-    else:
-        warps, per_warp = 8, 2 if blocked and variant > 8 else 4
-    chunk = 32 * {"f32": 4, "f16": 8, "q8_0": 16, "q4_0": 32}[weight.kind]
-    limit = (32768 if variant < 4 else 16384) // variant
-    tile = min(limit, -(-weight.k // chunk) * chunk)
-    groups = -(-weight.n // (warps * per_warp))
-    # Where x fits at once, a block per multiprocessor stays for all its rows and leaves room for
-    # the next kernel's blocks, which fetch their first weights meanwhile.
-    blocks = groups if weight.k > limit else min(groups, multiprocessors() * BLOCKS_PER_SM)
-    return Launch(
-        function("matvec", f"matvec_{mode}", WT=MACRO[weight.kind], ROWS=variant),
-        (blocks,),
-        (warps * 32,),
-        arguments.Mat(
-            *_pointers(weight),
-            x,
-            gain,
-            y,
-            memory,
-            state,
-            *_next(then, ldx, ldy),
-            weight.k,
-            weight.n,
-            rows,
-            eps,
-        ),
-        shared=tile * variant * 4,
-    )
-
-
-def attend_threads(head_dim: int) -> int:
-    """Threads of a block of the attend kernel."""
-    return CHUNK_ROWS * (head_dim // 64 if head_dim in FAST_HEADS else 1)
-
-
-def attend_shared(kv: str, head_dim: int, group: int) -> int:
-    """Dynamic shared memory of the attend kernel: K and V of a chunk, or the sums after them."""
-    if head_dim not in FAST_HEADS:
-        return 0
-    segment = {
-        "F16": 2 * head_dim + 16,
-        "Q8": head_dim // BLOCK * 34,
-        "Q4": head_dim // BLOCK * 18,
-    }[kv]
-    return max(2 * CHUNK_ROWS * segment, CHUNK_ROWS // 32 * group * head_dim * 4)
-
-
-def _on_device(array: Any) -> Any:
-    import cupy
-
-    return cupy.asarray(array).reshape(-1)
-
-
-def _pointers(matrix: Matrix) -> tuple[int, int | None]:
-    return address(matrix.data), address(matrix.scale) if matrix.scale else None
-
-
-def _next(then: Matrix | None, ldx: int, ldy: int) -> tuple[int | None, int, int, int, int]:
-    """Arguments next, ldx, ldy, next_stride and next_pieces: pieces spread evenly."""
-    if then is None or not NEXT_BYTES:
-        return None, ldx, ldy, 0, 0
-    pieces = min(NEXT_BYTES, then.data.nbytes) // NEXT_PIECE
-    stride = then.data.nbytes // max(pieces, 1) // 16 * 16
-    return address(then.data), ldx, ldy, stride, pieces
-
-
-def _lane_column(view: View) -> int:
-    return LANE if view.packed else STREAM
-
-
 def _key(view: View) -> Hashable:
     return (view.buffer.id, view.base, view.part_bytes, view.stream_bytes, view.packed)
 
@@ -563,14 +379,3 @@ def _runs(rows: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:
             count += 1
         yield at, rows[at], count
         at += count
-
-
-def _merged(groups: tuple[Group, ...]) -> list[tuple[int, int, bool]]:
-    """(first row, count, whether it is a tile), neighbouring single rows taken together."""
-    out: list[tuple[int, int, bool]] = []
-    for start, count, tile in groups:
-        if not tile and out and not out[-1][2] and out[-1][0] + out[-1][1] == start:
-            out[-1] = (out[-1][0], out[-1][1] + count, False)
-        else:
-            out.append((start, count, tile))
-    return out

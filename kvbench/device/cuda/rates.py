@@ -14,7 +14,7 @@ import numpy as np
 
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
-from kvbench.device.cuda.kernel_set import address
+from kvbench.device.cuda.products import address
 
 ROUNDS = 7
 

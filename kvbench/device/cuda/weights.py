@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvbench.device.api import Device
 from kvbench.device.cuda import arguments
+from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
 from kvbench.device.cuda.source import MACRO, WeightType
 from kvbench.device.memory import Buffer
@@ -56,7 +56,7 @@ def require_shape(name: str, kind: WeightType, k: int) -> None:
 class DeviceWeights(Mapping[str, Matrix | Buffer]):
     """Name to Matrix, or to a float32 Buffer for a norm's gain. ``close`` frees them."""
 
-    def __init__(self, device: Device, kind: WeightType) -> None:
+    def __init__(self, device: CudaDevice, kind: WeightType) -> None:
         self.device, self.kind = device, kind
         self._entries: dict[str, Matrix | Buffer] = {}
         self._slab: Buffer | None = None
@@ -121,9 +121,7 @@ class DeviceWeights(Mapping[str, Matrix | Buffer]):
 
     def finish(self) -> None:
         """Wait for the conversions and give the scratch back."""
-        import cupy
-
-        cupy.cuda.runtime.deviceSynchronize()
+        self.device.synchronize_all()
         if self._slab is not None:
             self.device.free(self._slab)
             self._slab = None
@@ -144,6 +142,17 @@ class DeviceWeights(Mapping[str, Matrix | Buffer]):
         scale = self.device.alloc(f"{name} scales", scales, clear=False) if scales else None
         if self._slab is None:
             self._slab = self.device.alloc("weight scratch", SLAB * 4, clear=False)
+        with self.device.current():
+            self._convert(kind, count, data, scale, fill)
+        self._entries[name] = (
+            data if len(shape) == 1 else Matrix(kind, shape[0], shape[1], data, scale)
+        )
+
+    def _convert(
+        self, kind: WeightType, count: int, data: Buffer, scale: Buffer | None, fill: Any
+    ) -> None:
+        """Fill the slab piece by piece, and pack each into its place."""
+        assert self._slab is not None
         slab = self._slab.raw.view(np.float32)
         pack = function("weights", "pack", WT=MACRO[kind])
         for first in range(0, count, SLAB):
@@ -162,9 +171,6 @@ class DeviceWeights(Mapping[str, Matrix | Buffer]):
                 ),
                 overlap=False,
             )(0)
-        self._entries[name] = (
-            data if len(shape) == 1 else Matrix(kind, shape[0], shape[1], data, scale)
-        )
 
     @staticmethod
     def _draw_slab(

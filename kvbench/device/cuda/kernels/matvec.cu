@@ -16,7 +16,19 @@
 #endif
 #define CHUNK (32 * VPL)                 // values of K that a warp takes in one 16-byte load
 #define BLOCKED (WT == Q8 || WT == Q4)   // one scale per 32 values
-#define WARPS (ROWS < 4 ? 16 : 8)
+#ifndef R1_WARPS
+#define R1_WARPS 8
+#endif
+#ifndef R1_NR
+#define R1_NR 2
+#endif
+#ifndef R1_LOADS
+#define R1_LOADS 8
+#endif
+#ifndef R1_MINB
+#define R1_MINB 3
+#endif
+#define WARPS (ROWS < 4 ? R1_WARPS : 8)
 #define THREADS (WARPS * 32)
 #define TILE (ROWS < 4 ? 32768 / ROWS : 16384 / ROWS)    // values of each x in shared memory
 #define SLOTS 512                        // partial sums of squares, whatever the number of threads
@@ -24,8 +36,8 @@
 // Rows of W per warp, and chunks in flight per row of W: 8 loads of 16 bytes per lane.
 template <bool PAIRED>
 struct Shape {
-  static const int NR = ROWS < 4 ? (PAIRED || WT == Q4 ? 2 : 1) : BLOCKED && ROWS > 8 ? 2 : 4;
-  static const int UNROLL = ROWS < 4 ? 8 / NR : WT == Q4 ? 1 : 2;
+  static const int NR = ROWS < 4 ? (R1_NR == 1 && (PAIRED || WT == Q4) ? 2 : R1_NR) : BLOCKED && ROWS > 8 ? 2 : 4;
+  static const int UNROLL = ROWS < 4 ? R1_LOADS / NR : WT == Q4 ? 1 : 2;
 };
 
 enum Mode { PLAIN, RESIDUAL, GATED, RECURRENT };
@@ -38,23 +50,10 @@ struct Mat {
   float* y;             // [rows][ldy]
   float* memory;        // RECURRENT: [streams][N/2]
   const int* state;     // RECURRENT: the rows' state
-  const u8* next;       // the weights that will be read after these, or null
   i64 ldx, ldy;
-  i64 next_stride;      // one piece of NEXT_PIECE bytes in so many bytes of them goes to L2 ...
-  int next_pieces;      // ... and so many pieces in all
   int K, N, rows;
   float eps;
 };
-
-// Device memory would idle while this kernel ends and the next begins. Each block leaves an order
-// for a few pieces of the next weights, spread evenly, so that they never come all at once from L2.
-#define NEXT_PIECE 16384
-__device__ __forceinline__ void order_next(const Mat& m) {
-#if __CUDA_ARCH__ >= 900
-  for (int i = threadIdx.x * gridDim.x + blockIdx.x; i < m.next_pieces; i += gridDim.x * THREADS)
-    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(m.next + i * m.next_stride), "r"(NEXT_PIECE) : "memory");
-#endif
-}
 
 __device__ __forceinline__ float4 weight4(const uint4& v, int g) {
   // Values 4g .. 4g+3 of a lane's load, without the block's scale.
@@ -90,71 +89,62 @@ struct Batch {
 };
 
 template <int NR, int UNROLL>
-__device__ __forceinline__ void load_batch(Batch<NR, UNROLL>& b, const Mat& m, const int (&row)[NR], int k0, int lane) {
+__device__ __forceinline__ void load_chunk(Batch<NR, UNROLL>& b, const Mat& m, const int (&row)[NR], int k, int u) {
 #pragma unroll
-  for (int u = 0; u < UNROLL; u++) {
-    const int k = k0 + u * CHUNK + lane * VPL;
-#pragma unroll
-    for (int n = 0; n < NR; n++) {
-      const bool in = k < m.K && row[n] < m.N;
-      b.v[u][n] = make_uint4(0, 0, 0, 0);
-      const i64 at = (i64)row[n] * m.K + k;
+  for (int n = 0; n < NR; n++) {
+    const bool in = k < m.K && row[n] < m.N;
+    b.v[u][n] = make_uint4(0, 0, 0, 0);
+    const i64 at = (i64)row[n] * m.K + k;
 #if WT == F16
-      if (in) b.v[u][n] = load_stream(m.w + 2 * at);
+    if (in) b.v[u][n] = load_stream(m.w + 2 * at);
 #elif WT == Q8
-      b.d[u][n] = 0;
-      if (in) b.v[u][n] = load_stream(m.w + at), b.d[u][n] = m.scale[at / 32];
+    b.d[u][n] = 0;
+    if (in) b.v[u][n] = load_stream(m.w + at), b.d[u][n] = m.scale[at / 32];
 #elif WT == Q4
-      b.d[u][n] = 0;
-      if (in) b.v[u][n] = load_stream(m.w + at / 2), b.d[u][n] = m.scale[at / 32];
+    b.d[u][n] = 0;
+    if (in) b.v[u][n] = load_stream(m.w + at / 2), b.d[u][n] = m.scale[at / 32];
 #else
-      if (in) b.v[u][n] = load_stream(m.w + 4 * at);
+    if (in) b.v[u][n] = load_stream(m.w + 4 * at);
 #endif
-    }
   }
 }
 
 template <int NR, int UNROLL>
-__device__ __forceinline__ void use_batch(const Batch<NR, UNROLL>& b, float (&acc)[NR][ROWS], const float* xs, int tile, int k, int lane) {
-#pragma unroll
-  for (int u = 0; u < UNROLL; u++) {
-    const int at = k + u * CHUNK;
-    if (at >= tile) break;
+__device__ __forceinline__ void use_chunk(const Batch<NR, UNROLL>& b, float (&acc)[NR][ROWS], const float* xs, int tile, int at, int u, int lane) {
 #if BLOCKED
-    float part[NR][ROWS];
+  float part[NR][ROWS];
 #pragma unroll
-    for (int n = 0; n < NR; n++)
+  for (int n = 0; n < NR; n++)
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) part[n][r] = 0.0f;
+    for (int r = 0; r < ROWS; r++) part[n][r] = 0.0f;
 #else
-    float(&part)[NR][ROWS] = acc;
+  float(&part)[NR][ROWS] = acc;
 #endif
 #pragma unroll
-    for (int g = 0; g < VPL / 4; g++) {
-      float4 w[NR];
+  for (int g = 0; g < VPL / 4; g++) {
+    float4 w[NR];
 #pragma unroll
-      for (int n = 0; n < NR; n++) w[n] = weight4(b.v[u][n], g);
+    for (int n = 0; n < NR; n++) w[n] = weight4(b.v[u][n], g);
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) {
-        const float4 x = *(const float4*)(xs + r * tile + at + g * 128 + lane * 4);
+    for (int r = 0; r < ROWS; r++) {
+      const float4 x = *(const float4*)(xs + r * tile + at + g * 128 + lane * 4);
 #pragma unroll
-        for (int n = 0; n < NR; n++) {
-          part[n][r] = fmaf(w[n].x, x.x, part[n][r]);
-          part[n][r] = fmaf(w[n].y, x.y, part[n][r]);
-          part[n][r] = fmaf(w[n].z, x.z, part[n][r]);
-          part[n][r] = fmaf(w[n].w, x.w, part[n][r]);
-        }
+      for (int n = 0; n < NR; n++) {
+        part[n][r] = fmaf(w[n].x, x.x, part[n][r]);
+        part[n][r] = fmaf(w[n].y, x.y, part[n][r]);
+        part[n][r] = fmaf(w[n].z, x.z, part[n][r]);
+        part[n][r] = fmaf(w[n].w, x.w, part[n][r]);
       }
     }
+  }
 #if BLOCKED
 #pragma unroll
-    for (int n = 0; n < NR; n++) {
-      const float d = half_bits(b.d[u][n]);
+  for (int n = 0; n < NR; n++) {
+    const float d = half_bits(b.d[u][n]);
 #pragma unroll
-      for (int r = 0; r < ROWS; r++) acc[n][r] = fmaf(d, part[n][r], acc[n][r]);
-    }
-#endif
+    for (int r = 0; r < ROWS; r++) acc[n][r] = fmaf(d, part[n][r], acc[n][r]);
   }
+#endif
 }
 
 // Brings x[*][k0, k0 + tile) into shared memory, zeros past K and past the last row, and adds the
@@ -233,8 +223,10 @@ __device__ __forceinline__ void matvec(const Mat& m) {
 
   Batch<NR, UNROLL> batch;
   take(blockIdx.x);
-  load_batch(batch, m, row, 0, lane);   // weights are constants: fetched while x is still being made
   grid_release();
+  // Weights are constants: the first go out while the kernel before is still making x.
+#pragma unroll
+  for (int u = 0; u < UNROLL; u++) load_chunk(batch, m, row, u * CHUNK + lane * VPL, u);
   grid_wait();
   bool staged = false;
   for (int g = blockIdx.x; g < groups; g += gridDim.x) {
@@ -251,17 +243,21 @@ __device__ __forceinline__ void matvec(const Mat& m) {
     for (int k0 = 0; k0 < m.K; k0 += TILE) {
       const int left = m.K - k0 < TILE ? m.K - k0 : TILE;
       const int tile = (left + CHUNK - 1) / CHUNK * CHUNK;
-      if (!staged || m.K > TILE) {
+      if (!staged || (m.K > TILE && (k0 || g != blockIdx.x))) {
         if (staged) __syncthreads();
         stage(m, xs, squares, k0, tile);
         __syncthreads();
         staged = true;
       }
       for (int k = 0; k < tile; k += UNROLL * CHUNK) {
-        use_batch(batch, acc, xs, tile, k, lane);
-        const int next = k0 + k + UNROLL * CHUNK;
-        if (next >= m.K) take(g + gridDim.x);
-        load_batch(batch, m, row, next < m.K ? next : 0, lane);
+        int next = k0 + k + UNROLL * CHUNK;
+        if (next >= m.K) next = 0, take(g + gridDim.x);
+        // A chunk's registers are filled anew as soon as it is used: the loads never run dry.
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+          if (k + u * CHUNK < tile) use_chunk(batch, acc, xs, tile, k + u * CHUNK, u, lane);
+          load_chunk(batch, m, row, next + u * CHUNK + lane * VPL, u);
+        }
       }
     }
 #pragma unroll
@@ -283,10 +279,9 @@ __device__ __forceinline__ void matvec(const Mat& m) {
       for (int r = 0; r < m.rows; r++) finish<MODE>(m, &out[warp][n * ROWS + r], mine, r, factors[warp][r]);
     __syncwarp();
   }
-  order_next(m);
 }
 
-#define BOUNDS __launch_bounds__(THREADS, ROWS >= 8 ? 1 : 2)
+#define BOUNDS __launch_bounds__(THREADS, ROWS >= 8 ? 1 : ROWS >= 4 ? 2 : R1_MINB)
 extern "C" __global__ void BOUNDS matvec_plain(const Mat m) { matvec<PLAIN>(m); }
 extern "C" __global__ void BOUNDS matvec_residual(const Mat m) { matvec<RESIDUAL>(m); }
 extern "C" __global__ void BOUNDS matvec_gated(const Mat m) { matvec<GATED>(m); }

@@ -1,0 +1,152 @@
+"""The launches of attention: chunks of a window, combined; in audit mode its bytes are summed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kvbench.device.cuda import arguments
+from kvbench.device.cuda.driver import Launch, function
+from kvbench.device.cuda.products import address
+from kvbench.device.cuda.source import MACRO
+from kvbench.device.kernels import (
+    LANE,
+    MAX_ROWS,
+    STATE_COLUMNS,
+    STREAM,
+    Batch,
+    Group,
+    Kernels,
+    View,
+)
+from kvbench.device.kvtypes import BLOCK
+from kvbench.device.memory import Buffer
+
+CHUNK_ROWS = 64
+"""Rows of a window per partial result: fixed, so that a row's bits do not depend on the window."""
+
+SCRATCH_BYTES = 64 << 20
+"""Partials of one attention pass; a batch that needs more takes several passes, same bits."""
+
+AUDIT_BLOCKS = 64
+FAST_HEADS = (64, 128, 256)
+
+
+class Attention:
+    """Scratch and launches for the rows of ``kernels``; ``table``: the embedding's type (macro)."""
+
+    def __init__(self, kernels: Kernels, mixed_width: int, table: str) -> None:
+        self.kernels, self.mixed_width, self.table = kernels, mixed_width, table
+        shapes = kernels.shapes
+        self.kv = MACRO[kernels.codec.name]
+        self.group = shapes.n_heads // shapes.n_kv_heads
+        self.max_chunks = -(-kernels.full_rows // CHUNK_ROWS)
+        per_row = shapes.n_heads * self.max_chunks * (shapes.head_dim + 2) * 4
+        self.pass_rows = max(1, min(MAX_ROWS, SCRATCH_BYTES // per_row))
+        self.partials = kernels.device.alloc("partials", self.pass_rows * per_row)
+        self.totals = kernels.device.alloc("audit totals", MAX_ROWS * 2 * 8)
+
+    def buffers(self) -> list[Buffer]:
+        """Everything allocated here."""
+        return [self.partials, self.totals]
+
+    def launches(self, batch: Batch, view: View) -> Iterator[Launch]:
+        """Attention of all rows of ``batch`` over ``view``, into the kernels' ``mixed``."""
+        for start, count, tile in _merged(batch.groups):
+            for first in range(start, start + count, self.pass_rows):
+                rows = min(self.pass_rows, start + count - first)
+                last = start + count - 1 if tile else None
+                yield from self._rows(view, first, rows, batch.unified, last)
+
+    def _rows(
+        self, view: View, first: int, rows: int, unified: bool, last: int | None
+    ) -> Iterator[Launch]:
+        """``last``: a tile's last row, whose list of cells all its rows share."""
+        s, dim, heads = (
+            self.kernels.shapes,
+            self.kernels.shapes.head_dim,
+            self.kernels.shapes.n_heads,
+        )
+        window_rows = self.kernels.full_rows if unified else view.stream_bytes // view.pitch
+        chunks = min(self.max_chunks, -(-window_rows // CHUNK_ROWS))
+        cells, stride = None, 0
+        if unified:
+            assert self.kernels.cells is not None
+            cells = address(
+                self.kernels.cells, (first if last is None else last) * self.kernels.full_rows * 4
+            )
+            stride = self.kernels.full_rows if last is None else 0
+        state = address(self.kernels.state, first * STATE_COLUMNS * 4)
+        k = address(view.buffer, view.base)
+        v, column = k + view.part_bytes, lane_column(view)
+        part_ml = address(self.partials, self.pass_rows * heads * self.max_chunks * dim * 4)
+        mixed = address(self.kernels.mixed, first * self.mixed_width * 4)
+        defines = {"KV": self.kv, "HD": dim, "G": self.group}
+        if self.kernels.audit:
+            audit = arguments.Audit(
+                k, v, state, cells, address(self.totals), address(self.kernels.sums, first * 8),
+                view.stream_bytes, view.pitch, stride, column, rows,
+                -1 if last is None else last - first,
+            )  # fmt: skip
+            table = self.table
+            windows = function("tokens", "audit_windows", WT=table)
+            yield Launch(windows, (AUDIT_BLOCKS, 2, rows), (256,), audit)
+            yield Launch(function("tokens", "audit_fold", WT=table), (1,), (MAX_ROWS,), audit)
+        pad = 0 if self.kv == "F16" else (-s.n_kv_heads * dim // BLOCK) % 8
+        yield Launch(
+            function("attend", "attend", **defines),
+            (chunks, s.n_kv_heads, rows),
+            (attend_threads(dim),),
+            arguments.Window(
+                k, v, view.stream_bytes, view.pitch, state, cells, stride, column,
+                s.n_kv_heads, pad, self.max_chunks, dim**-0.5,
+                address(self.kernels.q, first * heads * dim * 4), address(self.partials), part_ml,
+            ),
+            shared=attend_shared(self.kv, dim, self.group),
+        )  # fmt: skip
+        yield Launch(
+            function("attend", "combine", **defines),
+            (heads, rows),
+            (max(32, min(256, dim)), 4),
+            arguments.Combine(
+                address(self.partials),
+                part_ml,
+                state,
+                mixed,
+                self.mixed_width,
+                self.max_chunks,
+            ),
+            shared=self.max_chunks * 8,
+        )
+
+
+def attend_threads(head_dim: int) -> int:
+    """Threads of a block of the attend kernel."""
+    return CHUNK_ROWS * (head_dim // 64 if head_dim in FAST_HEADS else 1)
+
+
+def attend_shared(kv: str, head_dim: int, group: int) -> int:
+    """Dynamic shared memory of the attend kernel: K and V of a chunk, or the sums after them."""
+    if head_dim not in FAST_HEADS:
+        return 0
+    segment = {
+        "F16": 2 * head_dim + 16,
+        "Q8": head_dim // BLOCK * 34,
+        "Q4": head_dim // BLOCK * 18,
+    }[kv]
+    return max(2 * CHUNK_ROWS * segment, CHUNK_ROWS // 32 * group * head_dim * 4)
+
+
+def lane_column(view: View) -> int:
+    """The column of a row's state that says where in ``view`` its stream lies."""
+    return LANE if view.packed else STREAM
+
+
+def _merged(groups: tuple[Group, ...]) -> list[tuple[int, int, bool]]:
+    """(first row, count, whether it is a tile), neighbouring single rows taken together."""
+    out: list[tuple[int, int, bool]] = []
+    for start, count, tile in groups:
+        if not tile and out and not out[-1][2] and out[-1][0] + out[-1][1] == start:
+            out[-1] = (out[-1][0], out[-1][1] + count, False)
+        else:
+            out.append((start, count, tile))
+    return out
