@@ -19,9 +19,9 @@ TIMEOUT_S = 60.0
 
 
 class Browser:
-    """One page of a headless browser. ``events`` holds everything it reported."""
+    """A headless browser; ``page`` opens tabs in it."""
 
-    def __init__(self, profile: Path, width: int, height: int, dark: bool = False) -> None:
+    def __init__(self, profile: Path) -> None:
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
 
@@ -43,20 +43,7 @@ class Browser:
         os.close(from_browser)
         self._pending = b""
         self._number = 0
-        self._session: str | None = None
         self.events: list[dict[str, Any]] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)[
-            "sessionId"
-        ]
-        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
-            self.call(f"{domain}.enable")
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width, height=height, deviceScaleFactor=1, mobile=width < 600,
-        )  # fmt: skip
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     def __enter__(self) -> Self:
         return self
@@ -69,12 +56,12 @@ class Browser:
         os.close(self._read)
         os.close(self._write)
 
-    def call(self, method: str, **params: Any) -> dict[str, Any]:
+    def call(self, method: str, session: str | None = None, **params: Any) -> dict[str, Any]:
         """Send one command and return its result."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
-        if self._session:
-            message["sessionId"] = self._session
+        if session is not None:
+            message["sessionId"] = session
         os.write(self._write, json.dumps(message).encode() + b"\0")
         deadline = time.monotonic() + TIMEOUT_S
         while True:
@@ -95,6 +82,32 @@ class Browser:
         message, self._pending = self._pending.split(b"\0", 1)
         parsed: dict[str, Any] = json.loads(message)
         return parsed
+
+    def page(self, width: int = 1280, *, dark: bool = False) -> Page:
+        """A tab of its own, ``width`` pixels wide."""
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
+        page = Page(self, attached["sessionId"])
+        for domain in ("Page", "Runtime", "Log", "Network", "Accessibility"):
+            page.call(f"{domain}.enable")
+        page.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width, height=900, deviceScaleFactor=1, mobile=width < 600,
+        )  # fmt: skip
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        page.call("Emulation.setEmulatedMedia", features=[scheme])
+        return page
+
+
+class Page:
+    """One tab."""
+
+    def __init__(self, browser: Browser, session: str) -> None:
+        self.browser, self.session = browser, session
+
+    def call(self, method: str, **params: Any) -> dict[str, Any]:
+        """One command to this tab."""
+        return self.browser.call(method, self.session, **params)
 
     def open(self, path: Path) -> None:
         """Load a file and wait until it is drawn."""
@@ -122,18 +135,25 @@ class Browser:
         self.call("Input.dispatchKeyEvent", type="keyDown", **common, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **common)
 
-    def complaints(self) -> list[Any]:
+    def _events(self, *methods: str) -> list[dict[str, Any]]:
+        return [
+            event
+            for event in self.browser.events
+            if event.get("sessionId") == self.session and event.get("method") in methods
+        ]
+
+    def complaints(self) -> list[dict[str, Any]]:
         """Console messages, exceptions, log entries and dialogs since the start."""
-        wanted = {
+        return self._events(
             "Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded",
             "Page.javascriptDialogOpening",
-        }  # fmt: skip
-        return [event for event in self.events if event.get("method") in wanted]
+        )  # fmt: skip
 
     def requests(self) -> list[str]:
         """Every address that was asked for."""
-        return [
-            event["params"]["request"]["url"]
-            for event in self.events
-            if event.get("method") == "Network.requestWillBeSent"
-        ]
+        asked = self._events("Network.requestWillBeSent")
+        return [event["params"]["request"]["url"] for event in asked]
+
+    def close(self) -> None:
+        """Close the tab."""
+        self.call("Page.close")

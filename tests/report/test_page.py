@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
@@ -158,100 +159,109 @@ def test_a_steps_parts_add_up() -> None:
     assert {row.total for row in rows} == {10.0}
 
 
-@pytest.fixture(params=[1280, 390], ids=["wide", "phone"])
-def browser(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[chromium.Browser]:
-    with chromium.Browser(tmp_path / "profile", request.param, 900) as opened:
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[chromium.Browser]:
+    with chromium.Browser(tmp_path_factory.mktemp("profile")) as opened:
         yield opened
 
 
-def load(browser: chromium.Browser, summary: Summary, directory: Path) -> None:
+@pytest.fixture(params=[1280, 390], ids=["wide", "phone"])
+def page(request: pytest.FixtureRequest, browser: chromium.Browser) -> Iterator[chromium.Page]:
+    opened = browser.page(request.param)
+    yield opened
+    opened.close()
+
+
+def load(page: chromium.Page, summary: Summary, directory: Path) -> None:
     (directory / "profile").mkdir(exist_ok=True)
     data = encode_capture(capture(summary.suite, 4, 7))
     (directory / "profile/0.capture.json").write_bytes(data)
-    browser.open(write_reports(summary, directory)[1])
+    page.open(write_reports(summary, directory)[1])
 
 
 @needs_browser
 @pytest.mark.parametrize("make", [sweep, samples.hostile, samples.summary])
 def test_browser_finds_nothing_to_complain_about(
-    browser: chromium.Browser, tmp_path: Path, make: object
+    page: chromium.Page, tmp_path: Path, make: object
 ) -> None:
     """Every control is clicked; nothing is fetched, logged or thrown, nothing overflows."""
-    load(browser, make(), tmp_path)  # type: ignore[operator]
-    clicked = browser.run(
+    load(page, make(), tmp_path)  # type: ignore[operator]
+    clicked = page.run(
         "(() => { const all = [...document.querySelectorAll('button, summary, a, select, input')];"
         " for (const control of all) { control.focus(); control.click(); } return all.length; })()"
     )
     assert clicked > 5
-    assert browser.run("document.scrollingElement.scrollWidth - innerWidth") <= 0
-    assert browser.run("document.images.length + (document.scripts.length - 1)") == 0
-    assert browser.complaints() == []
-    assert [url for url in browser.requests() if not url.startswith(("file:", "data:"))] == []
+    assert page.run("document.scrollingElement.scrollWidth - innerWidth") <= 0
+    assert page.run("document.images.length + (document.scripts.length - 1)") == 0
+    assert page.complaints() == []
+    assert [url for url in page.requests() if not url.startswith(("file:", "data:"))] == []
 
 
 @needs_browser
-def test_controls_do_what_they_say(browser: chromium.Browser, tmp_path: Path) -> None:
-    load(browser, sweep(), tmp_path)
+def test_controls_do_what_they_say(page: chromium.Page, tmp_path: Path) -> None:
+    load(page, sweep(), tmp_path)
     visible = "[...document.querySelectorAll('#gains tbody tr')].filter(r => !r.hidden).length"
     type_in = "byId('find').value = '{}'; byId('find').dispatchEvent(new Event('input'))"
-    browser.run("window.byId = id => document.getElementById(id)")
-    assert browser.run(visible) == 10
-    browser.run(type_in.format("Q8_0"))
-    assert browser.run(visible) == 5
-    assert browser.run("byId('shown').textContent") == "5 of 10 shown"
-    browser.run("byId('only').value = 'SLOWER'; byId('only').dispatchEvent(new Event('change'))")
-    assert browser.run(visible) == 2
-    browser.run(type_in.format("nothing like it"))
-    assert browser.run(visible) == 0
+    page.run("window.byId = id => document.getElementById(id)")
+    assert page.run(visible) == 10
+    page.run(type_in.format("Q8_0"))
+    assert page.run(visible) == 5
+    assert page.run("byId('shown').textContent") == "5 of 10 shown"
+    page.run("byId('only').value = 'SLOWER'; byId('only').dispatchEvent(new Event('change'))")
+    assert page.run(visible) == 2
+    page.run(type_in.format("nothing like it"))
+    assert page.run(visible) == 0
 
     gains = "[...document.querySelectorAll('#gains tbody tr')].map(r => +r.cells[4].dataset.value)"
     sort = "document.querySelectorAll('#gains thead th')[4].querySelector('button').click()"
     for descending in (False, True):
-        browser.run(sort)
-        assert browser.run(gains) == sorted(browser.run(gains), reverse=descending)
+        page.run(sort)
+        assert page.run(gains) == sorted(page.run(gains), reverse=descending)
 
-    assert browser.run("document.querySelectorAll('details[open]').length") == 0
-    browser.run("document.getElementById('unfold').click()")
-    assert browser.run("document.querySelectorAll('details:not([open])').length") == 0
-    browser.run("document.getElementById('unfold').click()")
-    assert browser.run("document.querySelectorAll('details[open]').length") == 0
-    browser.run("document.querySelector('#gains tbody a').click()")
-    assert browser.run(
+    assert page.run("document.querySelectorAll('details[open]').length") == 0
+    page.run("document.getElementById('unfold').click()")
+    assert page.run("document.querySelectorAll('details:not([open])').length") == 0
+    page.run("document.getElementById('unfold').click()")
+    assert page.run("document.querySelectorAll('details[open]').length") == 0
+    page.run("document.querySelector('#gains tbody a').click()")
+    assert page.run(
         "new Promise(d => setTimeout(() => d(document.querySelectorAll('details[open]').length)))"
     )
 
-    page = "getComputedStyle(document.body).backgroundColor"
-    assert browser.run(page) == "rgb(255, 255, 255)"
-    browser.run("byId('theme').click(); byId('theme').click()")
-    assert browser.run("byId('theme').textContent") == "Colours: dark"
-    assert browser.run(page) == "rgb(13, 17, 23)"
+    colour = "getComputedStyle(document.body).backgroundColor"
+    assert page.run(colour) == "rgb(255, 255, 255)"
+    page.run("byId('theme').click(); byId('theme').click()")
+    assert page.run("byId('theme').textContent") == "Colours: dark"
+    assert page.run(colour) == "rgb(13, 17, 23)"
 
 
 @needs_browser
-def test_keyboard_alone_reaches_every_control(tmp_path: Path) -> None:
-    with chromium.Browser(tmp_path / "profile", 1280, 900) as browser:
-        load(browser, samples.summary(), tmp_path)
-        expected = browser.run(
+def test_keyboard_alone_reaches_every_control(browser: chromium.Browser, tmp_path: Path) -> None:
+    with closing(browser.page()) as page:
+        load(page, samples.summary(), tmp_path)
+        expected = page.run(
             "[...document.querySelectorAll('a, button, summary, input, select, [tabindex=\"0\"]')]"
             ".filter(e => e.checkVisibility({contentVisibilityAuto: true})).length"
         )
-        browser.run(
+        page.run(
             "window.reached = new Set(); addEventListener('focusin', e => reached.add(e.target))"
         )
         for _ in range(expected + 2):
-            browser.press("Tab")
-        assert browser.run("reached.size") >= expected
-        browser.run("document.querySelector('details details summary').focus()")
-        browser.press("Enter")
-        assert browser.run("document.querySelector('details details').open")
+            page.press("Tab")
+        assert page.run("reached.size") >= expected
+        page.run("document.querySelector('details details summary').focus()")
+        page.press("Enter")
+        assert page.run("document.querySelector('details details').open")
 
 
 @needs_browser
-def test_screen_reader_finds_a_name_for_everything(tmp_path: Path) -> None:
-    with chromium.Browser(tmp_path / "profile", 1280, 900) as browser:
-        load(browser, sweep(), tmp_path)
-        browser.run("document.getElementById('unfold').click()")
-        nodes = browser.call("Accessibility.getFullAXTree")["nodes"]
+def test_screen_reader_finds_a_name_for_everything(
+    browser: chromium.Browser, tmp_path: Path
+) -> None:
+    with closing(browser.page()) as page:
+        load(page, sweep(), tmp_path)
+        page.run("document.getElementById('unfold').click()")
+        nodes = page.call("Accessibility.getFullAXTree")["nodes"]
     roles = {"button", "link", "textbox", "searchbox", "combobox", "image", "img", "region"}
     seen = [node for node in nodes if not node["ignored"] and node["role"]["value"] in roles]
     assert len(seen) > 50
@@ -259,7 +269,9 @@ def test_screen_reader_finds_a_name_for_everything(tmp_path: Path) -> None:
 
 
 @needs_browser
-def test_print_and_dark_mode_keep_everything_readable(tmp_path: Path) -> None:
+def test_print_and_dark_mode_keep_everything_readable(
+    browser: chromium.Browser, tmp_path: Path
+) -> None:
     """Text against the page's background has a contrast of 4.5 or more in both schemes."""
     contrast = """(() => {
       const light = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
@@ -276,13 +288,11 @@ def test_print_and_dark_mode_keep_everything_readable(tmp_path: Path) -> None:
       return poor.map(String);
     })()"""
     for dark in (False, True):
-        with chromium.Browser(tmp_path / f"profile-{dark}", 1280, 900, dark=dark) as browser:
-            load(browser, sweep(), tmp_path)
+        with closing(browser.page(dark=dark)) as page:
+            load(page, sweep(), tmp_path)
             expected = "rgb(13, 17, 23)" if dark else "rgb(255, 255, 255)"
-            assert browser.run("getComputedStyle(document.body).backgroundColor") == expected
-            assert browser.run(contrast) == []
-            browser.call("Emulation.setEmulatedMedia", media="print", features=[])
-            assert (
-                browser.run("getComputedStyle(document.querySelector('.tools')).display") == "none"
-            )
-            assert browser.run("document.querySelector('details table').checkVisibility()")
+            assert page.run("getComputedStyle(document.body).backgroundColor") == expected
+            assert page.run(contrast) == []
+            page.call("Emulation.setEmulatedMedia", media="print", features=[])
+            assert page.run("getComputedStyle(document.querySelector('.tools')).display") == "none"
+            assert page.run("document.querySelector('details table').checkVisibility()")
