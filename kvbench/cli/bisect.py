@@ -7,6 +7,8 @@ from typing import Literal
 
 import click
 
+from kvbench.cli.output import json_option, print_json
+
 
 @click.command("bisect")
 @click.argument("suite")
@@ -16,6 +18,7 @@ import click
 @click.option("--by", type=click.Choice(["bytes", "speed"]), default="bytes", show_default=True)
 @click.option("--build", metavar="COMMAND", help="Run in each revision's work tree, in its cwd.")
 @click.option("--out", type=click.Path(path_type=Path), default=Path("results"), show_default=True)
+@json_option
 def command(
     suite: str,
     arm: str,
@@ -24,6 +27,7 @@ def command(
     by: Literal["bytes", "speed"],
     build: str | None,
     out: Path,
+    as_json: bool,
 ) -> None:
     """Find the revision that changed bytes or speed.
 
@@ -41,5 +45,8 @@ def command(
         root=out,
         tell=lambda text: click.echo(text, err=True),
     )
+    if as_json:
+        print_json(found._asdict())
+        return
     click.echo(f"{found.revision} {found.subject}")
     click.echo(f"  {found.reason}")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from kvbench.cli.output import json_option, print_json
+
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -16,8 +18,14 @@ _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 @click.option("--older-than", metavar="DAYS", type=click.FloatRange(min=0), default=None)
 @click.option("--down-to", metavar="SIZE", help="Oldest first until this is left, e.g. 2G.")
 @click.option("--yes", is_flag=True, help="Delete; without it, only say what would go.")
+@json_option
 def command(
-    caches: bool, results: Path | None, older_than: float | None, down_to: str | None, yes: bool
+    caches: bool,
+    results: Path | None,
+    older_than: float | None,
+    down_to: str | None,
+    yes: bool,
+    as_json: bool,
 ) -> None:
     """Remove caches or old experiments.
 
@@ -32,6 +40,12 @@ def command(
         raise click.UsageError("--results needs --older-than or --down-to")
     limit = None if down_to is None else _bytes(down_to)
     chosen = select(caches, results, older_than, limit)
+    if as_json:
+        if yes:
+            delete(chosen)
+        items = [{**item._asdict(), "path": str(item.path)} for item in chosen]
+        print_json({"deleted": yes, "items": items})
+        return
     for item in chosen:
         click.echo(f"{'removed' if yes else 'would remove'} {item.path} ({size(item.bytes)})")
     if yes:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kvbench.cli.output import json_option, print_json
+
 CHECKS = ("overhead", "repeat", "effect", "aa")
 
 
@@ -13,8 +15,14 @@ CHECKS = ("overhead", "repeat", "effect", "aa")
 @click.option("--effect", "effect_count", type=click.IntRange(1), default=40, show_default=True)
 @click.option("--load", type=click.FloatRange(0, 1), default=0.5, show_default=True)
 @click.option("--blocks", type=click.IntRange(2), default=4, show_default=True, help="Of the A/A.")
+@json_option
 def command(
-    checks: tuple[str, ...], aa_count: int, effect_count: int, load: float, blocks: int
+    checks: tuple[str, ...],
+    aa_count: int,
+    effect_count: int,
+    load: float,
+    blocks: int,
+    as_json: bool,
 ) -> None:
     """Test the bench itself on this machine.
 
@@ -43,4 +51,7 @@ def command(
             outcomes.append(selfcheck.check_effect(effect_count, tell))
         else:
             outcomes.append(selfcheck.check_aa(aa_count, blocks, load, tell))
+    if as_json:
+        print_json({"machine": doctor, "checks": [outcome._asdict() for outcome in outcomes]})
+        return
     click.echo(selfcheck.markdown(outcomes, doctor), nl=False)

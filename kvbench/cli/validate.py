@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from kvbench.cli.output import json_option, print_json
+
 
 @click.command("validate")
 @click.option(
@@ -13,7 +15,8 @@ import click
     show_default=True,
     help="Simulated experiments a cell.",
 )
-def command(experiments: int) -> int:
+@json_option
+def command(experiments: int, as_json: bool) -> int:
     """Check the verdicts' error rates by simulation.
 
     Prints Markdown; exits 1 if a claim of the method does not hold.
@@ -22,5 +25,12 @@ def command(experiments: int) -> int:
 
     rows = [*validation.false_positives(experiments), *validation.power(experiments)]
     findings = validation.check(rows)
-    click.echo(validation.markdown(rows, findings, experiments), nl=False)
+    if as_json:
+        claims = [
+            {"claim": f.claim.text, "lowest": f.lowest, "highest": f.highest, "holds": f.holds}
+            for f in findings
+        ]
+        print_json({"claims": claims, "rows": rows})
+    else:
+        click.echo(validation.markdown(rows, findings, experiments), nl=False)
     return 0 if all(finding.holds for finding in findings) else 1

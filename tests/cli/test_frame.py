@@ -71,6 +71,23 @@ def test_every_command_in_the_table_exists_and_says_the_same(name: str) -> None:
     assert len(COMMANDS[name].help) <= 62, "does not fit one line of an 80-column terminal"
 
 
+WRITES_FILES = {"assets pull", "assets path", "assets clean", "bundle", "export", "init"}
+
+
+def test_every_command_with_a_result_has_json() -> None:
+    without = set()
+    for name in COMMANDS:
+        command = frame.group.get_command(click.Context(frame.group), name)
+        assert command is not None
+        parts = {name: command}
+        if isinstance(command, click.Group):
+            parts = {f"{name} {part}": each for part, each in command.commands.items()}
+        for full, each in parts.items():
+            if not any("--json" in parameter.opts for parameter in each.params):
+                without.add(full)
+    assert without <= WRITES_FILES
+
+
 def test_version_is_the_packages() -> None:
     done = run("--version")
     assert (done.returncode, done.stdout) == (0, f"kvbench {kvbench.__version__}\n")
