@@ -10,7 +10,8 @@ from typing import Any
 from kvbench.engines.arm import PROGRAM, Arm, engine_module
 from kvbench.engines.protocol import Task
 from kvbench.errors import UsageError
-from kvbench.spec import ArmSpec, Cell, Link, Workload
+from kvbench.spec import CONVERSATIONS, ArmSpec, Cell, Link, Workload
+from runner.conversations import conversations
 
 NO_MODEL = "none"
 LINK_SETTING = "link_gb_s"
@@ -54,6 +55,17 @@ def arms_of(cell: Cell, link: Link | None) -> dict[str, Arm]:
 
 def task_of(cell: Cell) -> Task:
     """The task that every run of the cell decodes. Pulls the model's file if it needs one."""
+    if cell.workload.kind == CONVERSATIONS:
+        if cell.model == NO_MODEL:
+            raise UsageError("workload.kind: conversations need a model whose tokens are known")
+        openings, options = conversations(cell.workload, cell.model)
+        return Task(
+            prompts=openings,
+            generate=cell.workload.generate,
+            warmup=cell.workload.warmup,
+            name=cell.name,
+            options=options,
+        )
     return Task(
         prompts=_prompts(cell.workload, cell.model),
         generate=cell.workload.generate,
@@ -109,6 +121,7 @@ def _source(workload: Workload, kinds: Any) -> str | Path:
         return Path(workload.path)
     if workload.kind not in kinds:
         raise UsageError(
-            f"workload.kind: {workload.kind!r} is not allowed; there are {', '.join(kinds)}, file"
+            f"workload.kind: {workload.kind!r} is not allowed; there are {', '.join(kinds)}, "
+            f"{CONVERSATIONS}, file"
         )
     return workload.kind

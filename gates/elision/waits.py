@@ -21,7 +21,7 @@ from kvbench.errors import DeviceError
 from kvbench.records import Result
 from kvbench.records.gate import Check, GateReport
 
-DRAFTS = {"plain": "", "prompt": "prompt", "shallow": SHALLOW}
+DRAFTS = {"plain": "none", "prompt": "prompt", "shallow": SHALLOW}
 
 
 def run(options: GateOptions) -> GateReport:

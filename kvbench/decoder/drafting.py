@@ -51,7 +51,7 @@ def _engine(target: Engine) -> Engine:
     own = msgspec.structs.replace(
         settings,
         devices=1,
-        draft="",
+        draft="none",
         device_layers=min(settings.device_layers, model.config.n_layers),
         lag=max(settings.lag, settings.draft_length + 1),
     )
@@ -72,6 +72,8 @@ def _engine(target: Engine) -> Engine:
 
 def _fill(engine: Engine, prompts: Sequence[Sequence[int]], history: History | None) -> None:
     for sequence, prompt in enumerate(prompts):
+        if len(prompt) < 2:
+            continue
         if history is None:
             engine.prefill(sequence, prompt[:-1])
             continue

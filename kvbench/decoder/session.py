@@ -98,7 +98,7 @@ def run_task(
                 insert(engine, sequence, kept)
         engine.drain("start")
         engines, speculation = {"": engine}, None
-        if settings.draft:
+        if settings.speculates:
             speculation, beside = stack.enter_context(
                 speculating(engine, task.prompts, _history if task.snapshots else None)
             )
@@ -142,7 +142,7 @@ def _check(model: Model, settings: DecoderSettings, task: DecodeTask) -> None:
         bad = next((t for t in prompt if not 0 <= t < vocabulary), None)
         if bad is not None:
             raise UsageError(f"prompt {i}: token {bad} is outside the vocabulary of {vocabulary}")
-    if task.teacher is not None and settings.draft:
+    if task.teacher is not None and settings.speculates:
         raise UsageError("teacher: forced tokens and a draft exclude each other")
     if task.teacher is not None:
         need = task.warmup + task.generate
@@ -218,7 +218,7 @@ def _result(
             },
             **spoken,
             **charged(engine.settings),
-            **_races(engine.log),
+            **races_of(engine.log),
         },
         memory=memory_of(engines),
         sequences=sequences,
@@ -241,7 +241,7 @@ def charged(settings: DecoderSettings) -> dict[str, Any]:
     return {"charged_wait_us": settings.wait_cost_us} if settings.wait_cost_us else {}
 
 
-def _races(log: OpLog | None) -> dict[str, Any]:
+def races_of(log: OpLog | None) -> dict[str, Any]:
     """The happens-before check of a recorded run, in words; nothing where nothing was recorded."""
     return {} if log is None else {"races": [r.describe() for r in check(log, limit=1)]}
 

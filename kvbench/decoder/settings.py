@@ -67,9 +67,9 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Raise when a borrowed queue handle is kept across a synchronize (S2)."""
     lag: int = 2
     """How many tokens the host may run ahead of what it has read (waits = quiet)."""
-    draft: str = ""
+    draft: str = "none"
     """Speculation: ``prompt`` (look the continuation up in the text), ``layers:K`` (the target's
-    first K layers) or another model; empty: none."""
+    first K layers) or another model."""
     draft_length: int = 7
     """Tokens drafted at a time."""
     context: int = 0
@@ -121,6 +121,11 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise SettingError("direct", True, "with depth 0, pinned memory and no resident KV")
         if self.resident and self.depth:
             raise SettingError("depth", self.depth, "0 where all KV is resident on the device")
+
+    @property
+    def speculates(self) -> bool:
+        """Whether a draft guesses ahead."""
+        return self.draft not in ("none", "")
 
     def transport(self) -> TransportSettings:
         """The transport's part."""

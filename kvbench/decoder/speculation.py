@@ -69,6 +69,11 @@ class Speculation:
         self._assumed: dict[int, int] = {}
         self._marked = 0
 
+    def forget_counts(self) -> None:
+        """Start counting anew: what came before was warm-up."""
+        self.tally = Tally()
+        self.draft.steps = self.draft.catch_ups = 0
+
     def generate(
         self,
         texts: dict[int, list[int]],

@@ -6,6 +6,7 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
+from kvbench.engines.conversing import CONVERSATION, conversation_task, token_ids
 from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run, Task
 from kvbench.engines.serve import EngineFailure, serve
 
@@ -61,12 +62,26 @@ class Reference:
         if self._model is None or self._settings is None:
             raise EngineFailure("protocol", "run before prepare")
         task = message.task
+        if CONVERSATION in task.options:
+            return self._converse(self._model, self._settings, message)
         done = run_task(self._model, self._settings, _decode_task(task))
         return Reply(
             id=message.id,
             result=done.result,
             tokens=[row[task.warmup :] for row in done.tokens] if task.detail else None,
             top2=[list(row[task.warmup :]) for row in done.top2] if task.detail else None,
+        )
+
+    def _converse(self, model: Model, settings: DecoderSettings, message: Run) -> Reply:
+        from kvbench.decoder.conversation import run_conversations
+
+        task = message.task
+        done = run_conversations(model, settings, conversation_task(task))
+        return Reply(
+            id=message.id,
+            result=done.result,
+            tokens=done.tokens if task.detail else None,
+            top2=[list(row) for row in done.top2] if task.detail else None,
         )
 
     def close(self) -> None:
@@ -78,10 +93,8 @@ def _decode_task(task: Task) -> DecodeTask:
 
     if task.options:
         raise EngineFailure("option", f"task option {min(task.options)!r} is unknown")
-    if any(isinstance(prompt, str) for prompt in task.prompts):
-        raise EngineFailure("prompt", "the reference decoder takes token ids, not text")
     return DecodeTask(
-        prompts=[list(prompt) for prompt in task.prompts if not isinstance(prompt, str)],
+        prompts=token_ids(task),
         generate=task.generate,
         warmup=task.warmup,
         teacher=task.teacher,

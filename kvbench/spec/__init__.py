@@ -4,6 +4,7 @@ from kvbench.spec.cells import Cell, expand
 from kvbench.spec.link import Link
 from kvbench.spec.load import find_suite, load_suite, parse_suite, suite_from_builtins, suite_names
 from kvbench.spec.suite import (
+    CONVERSATIONS,
     ArmSpec,
     Limits,
     LinkSpec,
@@ -14,6 +15,7 @@ from kvbench.spec.suite import (
 )
 
 __all__ = [
+    "CONVERSATIONS",
     "ArmSpec",
     "Cell",
     "Limits",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from kvbench.errors import UsageError
-from kvbench.spec.suite import SUITE_VERSION, Suite
+from kvbench.spec.suite import CONVERSATIONS, SUITE_VERSION, Suite
 
 _SECRET = re.compile(
     r"(?i)(?:^|[-_.])(token|secret|password|passwd|api[-_]?key|authorization|credentials?)$"
@@ -57,8 +57,9 @@ def check_suite(suite: Suite, source: str) -> None:
             refuse("link", "give exactly one of gb_s and ratio")
     if "link.gb_s" in suite.grid and "link.ratio" in suite.grid:
         refuse("grid.link.ratio", "cannot be an axis beside link.gb_s")
-    if (suite.workload.kind == "file") != (suite.workload.path is not None):
-        refuse("workload.path", 'goes with workload.kind = "file", and only with it')
+    kind, given = suite.workload.kind, suite.workload.path is not None
+    if (kind == "file" and not given) or (given and kind not in ("file", CONVERSATIONS)):
+        refuse("workload.path", 'goes with workload.kind = "file" or "conversations"')
 
 
 def _check_blocks(suite: Suite, source: str) -> None:

@@ -11,6 +11,8 @@ import msgspec
 from msgspec import Meta
 
 SUITE_VERSION = 1
+CONVERSATIONS = "conversations"
+"""The kind of workload whose prompts go on turn by turn."""
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]{0,63}$")]
 Positive = Annotated[int, Meta(ge=1)]
@@ -41,15 +43,17 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """What each run decodes."""
 
     kind: Name = "prose"
-    """prose | code | json | dialogue | file; others are refused by kvbench.workloads."""
+    """prose | code | json | dialogue | file | conversations; others are refused when planned."""
     path: str | None = None
-    """A user's text or JSONL, for kind = "file"."""
+    """A user's text or JSONL, for kind = "file"; JSONL or parquet for "conversations"."""
     prompt_tokens: Positive = 1024
+    """Length of each prompt; the most that a turn may have, for "conversations"."""
     generate: Positive = 48
-    """Tokens per sequence that are timed."""
+    """Tokens per sequence that are timed; the most that an answer may have."""
     warmup: Annotated[int, Meta(ge=0)] = 4
     """Tokens per sequence that each run decodes first and discards (M2)."""
     sequences: Annotated[int, Meta(ge=1, le=1024)] = 1
+    """Prompts decoded in parallel; conversations are had one after another."""
     seed: Annotated[int, Meta(ge=0)] = 1
     history: Literal["text", "seeded"] = "text"
     """seeded: the KV history is filled with seeded values instead of a prefilled prompt."""

@@ -1,4 +1,4 @@
-"""What is decoded: real prose, code, JSON and dialogue, or a user's file, at any length."""
+"""What is decoded: real prose, code, JSON and dialogue, a user's file, or conversations."""
 
 from kvbench.workloads.corpora import KINDS
 from kvbench.workloads.prompts import prompt_text, prompt_tokens

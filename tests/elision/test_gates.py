@@ -32,7 +32,7 @@ def test_a_clean_build_passes() -> None:
 @pytest.fixture
 def plain_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Plain decoding, eager and captured, is enough to see what a fault trips."""
-    monkeypatch.setattr(waits, "DRAFTS", {"plain": ""})
+    monkeypatch.setattr(waits, "DRAFTS", {"plain": "none"})
 
 
 @pytest.mark.usefixtures("plain_only")
