@@ -38,6 +38,7 @@ COMMANDS: dict[str, Entry] = {
     "selfcheck": Entry("kvbench.cli.selfcheck", "Test the bench itself on this machine."),
     "load": Entry("kvbench.cli.load", "Put load on a running server: latencies, goodput, errors."),
     "init": Entry("kvbench.cli.init", "Write a starter suite to edit."),
+    "waits": Entry("kvbench.cli.waits", "List the decoder's wait sites; fit the cost of a wait."),
     "suites": Entry("kvbench.cli.suites", "List the bundled suites."),
 }
 """Listed in ``SECTIONS``; what stands in none of them comes last."""
@@ -46,7 +47,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Measure": ("ab", "gate", "run", "load"),
     "Look at it": ("show", "profile", "predict", "compare", "history", "bisect"),
     "Share it": ("export", "bundle", "verify"),
-    "The machine and the method": ("doctor", "calibrate", "validate", "selfcheck"),
+    "The machine and the method": ("doctor", "calibrate", "validate", "selfcheck", "waits"),
     "Suites, models, disk": ("init", "suites", "assets", "clean"),
 }
 

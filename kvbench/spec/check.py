@@ -57,8 +57,8 @@ def check_suite(suite: Suite, source: str) -> None:
             refuse("link", "give exactly one of gb_s and ratio")
     if "link.gb_s" in suite.grid and "link.ratio" in suite.grid:
         refuse("grid.link.ratio", "cannot be an axis beside link.gb_s")
-    kind, given = suite.workload.kind, suite.workload.path is not None
-    if (kind == "file" and not given) or (given and kind not in ("file", CONVERSATIONS)):
+    kind, has_path = suite.workload.kind, suite.workload.path is not None
+    if (kind == "file" and not has_path) or (has_path and kind not in ("file", CONVERSATIONS)):
         refuse("workload.path", 'goes with workload.kind = "file" or "conversations"')
 
 

@@ -1,0 +1,100 @@
+"""``kvbench waits``: where the reference decoder waits, and what a wait must cost elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kvbench.cli.output import json_option, print_json
+
+LINUX_TOKEN = 18 - 10
+"""Waits spared per token that the origin's earlier revision counted on Linux."""
+
+
+@click.command("waits")
+@json_option
+def command(as_json: bool) -> None:
+    """List the decoder's wait sites; fit the cost of a wait."""
+    from kvbench.decoder.waits import Work, real_waits
+
+    token = Work(graphs=1, read=1, tokens=1)
+    totals = {mode: real_waits(mode, token) for mode in ("stock", "elided", "quiet")}
+    model = _model(totals["stock"] - totals["elided"])
+    if as_json:
+        print_json({"sites": _sites(), "per_token": totals, "cost": model})
+        return
+    click.echo(f"{'site':<18} {'per':<6} {'stock':>5} {'elided':>6} {'quiet':>5}  why")
+    for site in _sites():
+        mark = " (redundant)" if site["redundant"] else ""
+        click.echo(
+            f"{site['site']:<18} {site['per']:<6} {site['stock']:>5} {site['elided']:>6} "
+            f"{site['quiet']:>5}  {site['why']}{mark}"
+        )
+    click.echo(
+        f"{'one plain token':<18} {'':<6} {totals['stock']:>5} {totals['elided']:>6} "
+        f"{totals['quiet']:>5}  quiet waits once more, for the event behind its results"
+    )
+    _print_model(model)
+
+
+def _sites() -> list[dict[str, Any]]:
+    from kvbench.decoder.waits import SITES
+
+    return [
+        {
+            "site": site.name,
+            "per": site.per,
+            "stock": 1,
+            "elided": site.elided,
+            "quiet": 0,
+            "why": site.why,
+            "redundant": bool(site.elided) and not site.for_result,
+        }
+        for site in SITES
+    ]
+
+
+def _model(spared: int) -> dict[str, Any]:
+    from kvbench.analysis.waitcost import fit, predict, read_published
+    from kvbench.bundled import published_dir
+
+    published = read_published(published_dir() / "sync_elision.csv")
+    found = fit(published)
+    tests = {
+        "this decoder's table": spared,
+        "as the speculative capture": found.calls,
+        "the origin on Linux, 18 to 10": LINUX_TOKEN,
+    }
+    return {
+        "saved_ms": found.saved_ms,
+        "calls": found.calls,
+        "cost_us": found.cost_us,
+        "plain": {
+            name: {
+                "spared": p.spared,
+                "saved_ms": p.saved_ms,
+                "gain": p.gain,
+                "share": p.share,
+                "published_ms": p.published_ms,
+                "published_gain": p.published_gain,
+            }
+            for name, p in (
+                (name, predict(published, found.cost_us, n)) for name, n in tests.items()
+            )
+        },
+    }
+
+
+def _print_model(model: dict[str, Any]) -> None:
+    click.echo(
+        f"\nCost of a wait, fitted to the published speculative row alone: {model['saved_ms']:.3f} "
+        f"ms a token over {model['calls']:.2f} calls: {model['cost_us']:.1f} us each"
+    )
+    click.echo("Tested on the published plain row, by waits spared per token:")
+    for name, p in model["plain"].items():
+        click.echo(
+            f"  {name:<30} {p['spared']:5.1f} waits  {p['saved_ms']:.2f} ms  "
+            f"+{p['gain'] * 100:.1f}% predicted, {p['published_ms']:.2f} ms  "
+            f"+{p['published_gain'] * 100:.1f}% published: {p['share'] * 100:.0f}% of it"
+        )
