@@ -15,16 +15,16 @@ from kvbench.environment.comparable import MUST_MATCH_WITHIN_A_CELL, differences
 from kvbench.errors import ArmFailure, KvbenchError
 from kvbench.records import Journal, NoteLine, RunLine, Summary, VoidLine
 from kvbench.records.lines import SCHEMA_VERSION
-from kvbench.report.words import number
 from kvbench.spec import Cell
 from runner import needs, receipt
 from runner.block import BlockJob
 from runner.gating import gate_line, gate_report
 from runner.local import Executor
+from runner.pace import Pace, words
 from runner.plan import Plan, rounds, store_plan
 from runner.rehearsal import Rehearsed, rehearse, resolve_link, unthrottled
 from runner.resume import first_environments
-from runner.state import CellState, fold
+from runner.state import fold
 from runner.store import sources_of, store_environment, store_summary
 from runner.tasks import LINK_SETTING, arms_of, task_of
 from runner.verdict import decided_at_look, summarise
@@ -55,7 +55,7 @@ class Experiment:
         self.state = fold(journal.lines, [(c.name, [a.name for a in c.arms]) for c in self.cells])
         self.deadline = time.monotonic() + self.suite.timeouts.sweep_s
         self._receipts = first_environments(self.state, directory)
-        self._walls: dict[tuple[str, str], list[float]] = {}
+        self._pace = Pace()
 
     def run(self) -> Summary:
         """Everything that is not in the journal yet; then judge and write the reports.
@@ -226,9 +226,9 @@ class Experiment:
         self.journal.append(line)
         self.state.add(line)
         self._check_environment(line, environment)
-        self._walls.setdefault((line.cell, line.arm), []).append(line.wall_s)
-        left = self._left()
-        self.watcher.step(self._words(line), left)
+        self._pace.add(line)
+        left = self._pace.left(self.state, self.suite.total_blocks)
+        self.watcher.step(words(line), left)
         if left:
             self._within_time()
 
@@ -248,30 +248,6 @@ class Experiment:
                 f"{where} changed between runs of {line.cell}: {', '.join(differs)}",
                 {"cell": line.cell},
             )
-
-    def _words(self, line: RunLine) -> str:
-        where = f"{line.cell} block {line.block + 1} run {line.position + 1} {line.arm}"
-        if line.failure is not None:
-            return f"{where}: {line.failure.kind}: {line.failure.message}"
-        assert line.result is not None
-        speed = number(line.result.tokens / line.result.decode_s)
-        doubt = f" ({line.violations[0]})" if line.violations else ""
-        return f"{where}: {speed} tok/s{doubt}"
-
-    def _left(self) -> float:
-        """Seconds left, from the mean time of each arm's runs in each cell so far."""
-        every = [wall for walls in self._walls.values() for wall in walls]
-        overall = sum(every) / len(every)
-        left = 0.0
-        for cell in self.cells:
-            state = self.state.cells[cell.name]
-            if state.failure is not None or state.changed is not None:
-                continue
-            for arm in state.arms:
-                own = self._walls.get((cell.name, arm))
-                mean = sum(own) / len(own) if own else overall
-                left += mean * (self.suite.total_blocks * 2 - _done(state, arm))
-        return max(0.0, left)
 
     # ---- the journal ---------------------------------------------------------------------------
 
@@ -306,7 +282,3 @@ class Experiment:
                 f"timeouts.sweep_s: {self.suite.timeouts.sweep_s:g} s are over; "
                 f"go on with: kvbench ab --resume {self.directory}"
             )
-
-
-def _done(state: CellState, arm: str) -> int:
-    return sum(1 for run in state.counted if run.arm == arm)
