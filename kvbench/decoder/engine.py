@@ -135,13 +135,14 @@ class Engine:
     def prefill(self, sequence: int, tokens: Sequence[int]) -> None:
         """Run ``tokens`` of one sequence through the model in tiles; no logits."""
         for start in range(0, len(tokens), TILE):
-            part = tokens[start : start + TILE]
-            self.waits.at(BEFORE)
-            rows = self.cache.append([(sequence, len(part))])
-            batch = self._batch((Group(0, len(part), True),), ())
-            self._upload(batch, rows, part)
-            self._step(batch, rows, None, advance=False)
-            self.waits.at(AFTER)
+            with ranged("prefill"):
+                part = tokens[start : start + TILE]
+                self.waits.at(BEFORE)
+                rows = self.cache.append([(sequence, len(part))])
+                batch = self._batch((Group(0, len(part), True),), ())
+                self._upload(batch, rows, part)
+                self._step(batch, rows, None, advance=False)
+                self.waits.at(AFTER)
 
     def generate(
         self,
@@ -427,7 +428,7 @@ class Engine:
     def _capture(self, stage: Stage, batch: Batch) -> _Captured:
         stage.pipeline.settle()
         try:
-            with stage.device.capture(stage.compute) as graph:
+            with ranged("capture"), stage.device.capture(stage.compute) as graph:
                 stage.pipeline.fork()
                 stage.pipeline.prime()
                 self._forward(batch, advance=True)

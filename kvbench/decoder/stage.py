@@ -14,6 +14,7 @@ from kvbench.device.api import Device
 from kvbench.device.kernels import Batch
 from kvbench.device.kvtypes import KVType
 from kvbench.device.memory import Buffer, Space, Span
+from kvbench.device.ranges import ranged
 from kvbench.transport.hooks import TransportHooks
 from kvbench.transport.pipeline import Pipeline
 from kvbench.transport.window import Storage, resident_view
@@ -97,7 +98,8 @@ class Stage:
             elif item.split < 0:
                 self._attend_in_place(item, batch)
             else:
-                self._attend(item, batch)
+                with ranged(f"split {item.split}"):
+                    self._attend(item, batch)
             self.device.submit(self.compute, self.kernels.mlp(item.layer, batch))
 
     def _attend(self, item: AttentionLayer, batch: Batch) -> None:

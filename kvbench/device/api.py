@@ -21,6 +21,7 @@ from kvbench.device.hooks import Hooks
 from kvbench.device.memory import Buffer, Space, Span
 from kvbench.device.oplog import Entry, OpLog
 from kvbench.device.ops import Op
+from kvbench.device.ranges import ranged
 from kvbench.errors import DeviceError, OutOfDeviceMemory
 
 _record_ids = itertools.count(1)
@@ -312,7 +313,8 @@ class Device(ABC):
         if self.log is not None:
             self.log.add(entry)
         if record is not None:
-            self._sync_record(event, record)
+            with ranged(f"wait {site}"):
+                self._sync_record(event, record)
         if self.log is not None:
             entry.start, entry.end = entry.issued, self.log.clock()
 
@@ -321,7 +323,8 @@ class Device(ABC):
         self.calls["queue_synchronize"] += 1
         covers = next(_record_ids)
         started = self.log.clock() if self.log is not None else 0.0
-        self._sync_queue(queue)
+        with ranged(f"wait {site}"):
+            self._sync_queue(queue)
         if self.log is not None:
             entry = Entry("sync", "host", queue.name, site, tags={"queue": queue.name})
             self.log.add(entry)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -37,13 +37,21 @@ def _attributes(name: str) -> Any:
     return _domain().get_event_attributes(message=name)
 
 
+_NOTHING = nullcontext()
+
+
+def ranged(name: str) -> AbstractContextManager[None]:
+    """A range on this thread around a block, closed also when the block fails.
+
+    Tokens, splits, deliveries, waits, prefills and captures have one. In a captured graph the
+    ranges of a token's parts mark the capture, not the replays.
+    """
+    return _NOTHING if _domain() is None else _pushed(name)
+
+
 @contextmanager
-def ranged(name: str) -> Iterator[None]:
-    """A range on this thread around a block, closed also when the block fails."""
+def _pushed(name: str) -> Iterator[None]:
     domain = _domain()
-    if domain is None:
-        yield
-        return
     domain.push_range(_attributes(name))
     try:
         yield

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from kvbench.device.api import Device, Event, Queue
 from kvbench.device.kernels import View
 from kvbench.device.memory import Buffer, Span
+from kvbench.device.ranges import ranged
 from kvbench.errors import DeviceError, OutOfDeviceMemory
 from kvbench.transport import budget
 from kvbench.transport.budget import Decline
@@ -371,17 +372,19 @@ class Pipeline:
 
     def _copy(self, queue: Queue, delivery: Delivery, parts: Sequence[Range], site: str) -> None:
         ring, _ = self._staged()
-        base = ring.base(delivery.slot)
-        for part in parts:
-            self.device.copy(
-                queue,
-                Span(ring.buffer, base + part.target, part.length, part.count, part.target_pitch),
-                _source(delivery.storage, part),
-                site=site,
-                label=f"{site} {delivery.split}",
-                split=delivery.split,
-                slot=delivery.slot,
-            )
+        base, label = ring.base(delivery.slot), f"{site} {delivery.split}"
+        with ranged(label):
+            for part in parts:
+                to = base + part.target
+                self.device.copy(
+                    queue,
+                    Span(ring.buffer, to, part.length, part.count, part.target_pitch),
+                    _source(delivery.storage, part),
+                    site=site,
+                    label=label,
+                    split=delivery.split,
+                    slot=delivery.slot,
+                )
 
     def _ordered(self, split: int, pitch: int) -> View:
         """The ordered path: the window is copied on the consumer's own queue, then read."""
