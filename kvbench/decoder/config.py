@@ -52,6 +52,10 @@ class ModelConfig:
     """Divisors of the rotary frequencies, rope_dim/2 of them; empty means 1."""
     tied: bool = False
     """The output head is the embedding."""
+    qkv_bias: bool = False
+    """q, k and v have biases (Qwen2)."""
+    qk_norm: bool = False
+    """Each head of q and k is RMS-normed before it rotates (Qwen3)."""
     shallow_layers: int = 0
     """Synthetic models: layers from this one on add ``later_scale`` of what they would, so that
     the first ones alone agree with the whole at a wanted rate (drafts). 0: no such layer."""
@@ -126,6 +130,10 @@ class ModelConfig:
             shapes[f"{i}.attn_norm"] = (self.d_model,)
             if kind == "attention":
                 shapes[f"{i}.wqkv"] = (self.q_width + 2 * self.kv_width, self.d_model)
+                if self.qkv_bias:
+                    shapes[f"{i}.bqkv"] = (self.q_width + 2 * self.kv_width,)
+                if self.qk_norm:
+                    shapes[f"{i}.q_norm"] = shapes[f"{i}.k_norm"] = (self.head_dim,)
                 shapes[f"{i}.wo"] = (self.d_model, self.q_width)
             else:
                 shapes[f"{i}.w_rec"] = (2 * self.d_model, self.d_model)

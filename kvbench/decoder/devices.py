@@ -19,6 +19,7 @@ from kvbench.device.hooks import Hooks
 from kvbench.device.kernels import Kernels, Shapes
 from kvbench.device.kvtypes import KVType
 from kvbench.device.oplog import OpLog
+from kvbench.errors import UsageError
 
 
 def open_devices(
@@ -85,6 +86,8 @@ def open_kernels(
 ) -> Kernels:
     """The kernel set of ``device``; on CUDA with weights of its own, of ``layers`` only."""
     if device.kind == "cuda":
+        if config.qkv_bias or config.qk_norm:
+            raise UsageError(f"model {config.name}: biases and q/k norms run on device = cpu only")
         from kvbench.decoder.device_weights import device_weights
         from kvbench.device.cuda.device import CudaDevice
         from kvbench.device.cuda.kernel_set import CudaKernels

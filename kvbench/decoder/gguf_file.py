@@ -1,7 +1,7 @@
-"""A GGUF file of the Llama architecture: its configuration, and its weights one at a time.
+"""A GGUF file of the Llama, Qwen2 or Qwen3 architecture: configuration, weights one at a time.
 
-Files of this architecture store the rows of q and k permuted so that rotary pairs are adjacent,
-hence ``rope_interleaved`` is true and the rows are used as they lie.
+Llama files store the rows of q and k permuted so that rotary pairs are adjacent, hence
+``rope_interleaved`` is true for them and the rows are used as they lie.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kvbench.decoder.gguf_header import check_header
 from kvbench.decoder.weights import Array
 from kvbench.errors import UsageError
 
-ARCHITECTURE = "llama"
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
 
 # What gguf's reader raises on content that has the right structure and is nonsense.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError)
@@ -26,6 +26,9 @@ _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError)
 _PARTS: Mapping[str, tuple[str, ...]] = {
     "attn_norm": ("attn_norm.weight",),
     "wqkv": ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
+    "bqkv": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
+    "q_norm": ("attn_q_norm.weight",),
+    "k_norm": ("attn_k_norm.weight",),
     "wo": ("attn_output.weight",),
     "ffn_norm": ("ffn_norm.weight",),
     "w_gate_up": ("ffn_gate.weight", "ffn_up.weight"),
@@ -73,9 +76,9 @@ class GgufFile:
         return np.ascontiguousarray(array)
 
     def _read_config(self) -> ModelConfig:
-        architecture = self._field("general.architecture", str)
-        if architecture != ARCHITECTURE:
-            raise self._unsupported(f"architecture {architecture!r}", repr(ARCHITECTURE))
+        self.architecture = architecture = self._field("general.architecture", str)
+        if architecture not in ARCHITECTURES:
+            raise self._unsupported(f"architecture {architecture!r}", ", ".join(ARCHITECTURES))
         if self._count("expert_count", 0):
             raise self._unsupported("a mixture of experts", "dense models")
         heads, d_model = self._count("attention.head_count"), self._count("embedding_length")
@@ -98,15 +101,17 @@ class GgufFile:
             context=self._count("context_length"),
             rope_theta=self._number("rope.freq_base", 10_000.0),
             rms_eps=self._number("attention.layer_norm_rms_epsilon", None),
-            rope_interleaved=True,
+            rope_interleaved=architecture == "llama",
             rope_dim=rope_dim,
             rope_factors=self._rope_factors(rope_dim),
             tied=_WHOLE["head"] not in self._tensors,
+            qkv_bias="blk.0.attn_q.bias" in self._tensors,
+            qk_norm="blk.0.attn_q_norm.weight" in self._tensors,
         )
         return replace(config, name=str(self.fields.get("general.name") or self.path.stem))
 
     def _rope_factors(self, rope_dim: int) -> tuple[float, ...]:
-        kind = self.fields.get(f"{ARCHITECTURE}.rope.scaling.type", "none")
+        kind = self.fields.get(f"{self.architecture}.rope.scaling.type", "none")
         if kind not in ("none", "linear"):
             raise self._unsupported(f"rope scaling {kind!r}", "'none', 'linear' or rope_freqs")
         linear = self._number("rope.scaling.factor", 1.0) if kind == "linear" else 1.0
@@ -162,13 +167,13 @@ class GgufFile:
         return value
 
     def _count(self, key: str, default: int | None = None) -> int:
-        full = f"{ARCHITECTURE}.{key}"
+        full = f"{self.architecture}.{key}"
         if default is not None and full not in self.fields:
             return default
         return int(self._field(full, int))
 
     def _number(self, key: str, default: float | None) -> float:
-        full = f"{ARCHITECTURE}.{key}"
+        full = f"{self.architecture}.{key}"
         if default is not None and full not in self.fields:
             return default
         return float(self._field(full, float))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvbench import assets
 from kvbench.decoder import synthetic
+from kvbench.decoder.checkpoint import checkpoint_digest
 from kvbench.decoder.config import ModelConfig
 from kvbench.decoder.digests import remembered_digest
 from kvbench.decoder.tokenizer import Tokenizer
@@ -27,17 +28,22 @@ class Model:
 
 
 def open_model(ref: str) -> Model:
-    """Open an asset's name (``smollm2``), a ``.gguf`` path or ``synthetic:PRESET[,key=value...]``.
+    """Open an asset's name, a file or folder, or ``synthetic:PRESET[,key=value...]``.
 
-    An asset is pulled if it is absent. A GGUF file's weights are dequantised into the cache once;
+    An asset (``smollm2``) is pulled if it is absent. Files are ``.gguf``, folders hold a Hugging
+    Face checkpoint in safetensors. Weights are converted to float32 into the cache once;
     after that opening takes a fraction of a second.
     """
     if ref.startswith(synthetic.PREFIX):
         config, seed = synthetic.parse(ref)
         weights = synthetic.SyntheticWeights(config, seed)
         return Model(ref, config, weights, None, synthetic.digest(config, seed))
-    path = gguf_path(ref)
-    digest = remembered_digest(path)
+    folder = Path(ref).expanduser()
+    if "/" in ref and folder.is_dir():
+        path, digest = folder, checkpoint_digest(folder)
+    else:
+        path = gguf_path(ref)
+        digest = remembered_digest(path)
     config, mapped, tokenizer = open_cached(path, digest)
     return Model(ref, config, mapped, tokenizer, digest)
 

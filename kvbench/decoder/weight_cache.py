@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from kvbench.assets import cache
+from kvbench.decoder.checkpoint import Checkpoint
 from kvbench.decoder.config import ModelConfig
 from kvbench.decoder.gguf_file import GgufFile
 from kvbench.decoder.gguf_tokenizer import TokenizerFiles, read_tokenizer
@@ -53,7 +54,10 @@ class MappedWeights(Mapping[str, Array]):
 def open_cached(
     path: Path, digest: str
 ) -> tuple[ModelConfig, MappedWeights, TokenizerFiles | None]:
-    """The model in GGUF file ``path`` whose SHA-256 is ``digest``, cached now if need be."""
+    """The model in ``path``, a GGUF file or a checkpoint folder, cached now if need be.
+
+    ``digest`` is the SHA-256 that identifies it.
+    """
     area = _area()
     directory = area / f"{digest[:32]}-{FORMAT}"
     index = _read_index(directory)
@@ -107,11 +111,14 @@ def _read_index(directory: Path) -> dict[str, Any] | None:
 
 
 def _build(path: Path, directory: Path, digest: str) -> dict[str, Any]:
-    file = GgufFile(path)
+    file = Checkpoint(path) if path.is_dir() else GgufFile(path)
     area = directory.parent
     cache.require_space(area, 4 * file.config.weight_count() + 2**24, f"model {path}")
     with cache.staging(area, digest[:32]) as built:
-        tokenizer = read_tokenizer(file.fields, str(path), built / TOKENIZER)
+        if isinstance(file, Checkpoint):
+            tokenizer = file.store_tokenizer(built / TOKENIZER)
+        else:
+            tokenizer = read_tokenizer(file.fields, str(path), built / TOKENIZER)
         tensors, size = _write_weights(file, built / WEIGHTS)
         index = {
             "format": FORMAT,
@@ -126,7 +133,9 @@ def _build(path: Path, directory: Path, digest: str) -> dict[str, Any]:
     return index
 
 
-def _write_weights(file: GgufFile, target: Path) -> tuple[dict[str, tuple[int, list[int]]], int]:
+def _write_weights(
+    file: GgufFile | Checkpoint, target: Path
+) -> tuple[dict[str, tuple[int, list[int]]], int]:
     """Write every weight; return name -> (offset in bytes, shape), and the file's size."""
     tensors: dict[str, tuple[int, list[int]]] = {}
     offset = 0

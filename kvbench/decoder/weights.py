@@ -2,7 +2,8 @@
 
 ``embed`` [V, D], ``head`` [V, D] (the same array when tied), ``final_norm`` [D]; for layer i
 ``i.attn_norm`` [D], ``i.wqkv`` [(H + 2 Hkv) hd, D] (q rows, then k rows, then v rows),
-``i.wo`` [D, H hd], ``i.ffn_norm`` [D], ``i.w_gate_up`` [2 F, D] (gate rows, then up rows),
+``i.wo`` [D, H hd], where the model has them ``i.bqkv`` [(H + 2 Hkv) hd] and ``i.q_norm``,
+``i.k_norm`` [hd], ``i.ffn_norm`` [D], ``i.w_gate_up`` [2 F, D] (gate rows, then up rows),
 ``i.w_down`` [D, F]. A recurrent layer has ``i.w_rec`` [2 D, D] (gate rows, then input rows) in
 place of ``wqkv``, and ``i.wo`` [D, D]: with a state s [D] per sequence, a = sigmoid(gate),
 s = a s + (1 - a) input, out = wo @ s. ``ModelConfig.tensor_shapes`` lists them all.

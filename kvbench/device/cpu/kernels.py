@@ -93,12 +93,16 @@ class CpuKernels(Kernels):
 
     def attn_in(self, layer: int, batch: Batch) -> Op:
         norm, product = self.weights[f"{layer}.attn_norm"], self.weights[f"{layer}.wqkv"]
+        bias = self.weights.get(f"{layer}.bqkv")
+        head_norms = self._head_norms(layer)
         groups = batch.groups
 
         def run() -> None:
             for group in groups:
                 qkv = self._product(product, self._normed(group, norm), group)
-                self._split_heads(qkv, group)
+                if bias is not None:
+                    qkv += bias
+                self._split_heads(qkv, group, head_norms)
 
         return self._op(f"attn_in {layer}", run, (self.x, self.state), (self.q, self.rows))
 
@@ -258,11 +262,23 @@ class CpuKernels(Kernels):
             x[:] = rows[0]
         return np.dot(weight, x, out=self._out[: len(weight)])[None]
 
-    def _split_heads(self, qkv: F32, group: Group) -> None:
+    def _head_norms(self, layer: int) -> F32 | None:
+        """Weights by which the normed heads of q, then of k, are scaled: [H + Hkv, hd]."""
+        q, k = self.weights.get(f"{layer}.q_norm"), self.weights.get(f"{layer}.k_norm")
+        if q is None or k is None:
+            return None
+        heads = [q] * self.shapes.n_heads + [k] * self.shapes.n_kv_heads
+        return np.ascontiguousarray(heads)
+
+    def _split_heads(self, qkv: F32, group: Group, head_norms: F32 | None) -> None:
         s, n, rows = self.shapes, group.size, slice(group.start, group.start + group.size)
         heads = qkv[:n].reshape(n, s.n_heads + 2 * s.n_kv_heads, s.head_dim)
         at = self._state[rows, POSITION]
         turned = heads[:, : s.n_heads + s.n_kv_heads]
+        if head_norms is not None:
+            mean = np.mean(turned * turned, axis=-1, keepdims=True)
+            turned *= 1 / np.sqrt(mean + np.float32(s.rms_eps))
+            turned *= head_norms
         turn(turned, self._cos[at], self._sin[at], interleaved=s.rope_interleaved)
         self._q[rows] = heads[:, : s.n_heads]
         k = heads[:, s.n_heads : s.n_heads + s.n_kv_heads].reshape(n, -1)
