@@ -105,8 +105,8 @@ class GgufFile:
             rope_dim=rope_dim,
             rope_factors=self._rope_factors(rope_dim),
             tied=_WHOLE["head"] not in self._tensors,
-            qkv_bias="blk.0.attn_q.bias" in self._tensors,
-            qk_norm="blk.0.attn_q_norm.weight" in self._tensors,
+            qkv_bias=architecture == "qwen2",
+            qk_norm=architecture == "qwen3",
         )
         return replace(config, name=str(self.fields.get("general.name") or self.path.stem))
 
