@@ -141,7 +141,10 @@ def test_rope_frequencies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"architecture": "gemma"}, "architecture 'gemma' is not supported; allowed: llama, qwen2, qwen3"),
+        (
+            {"architecture": "gemma"},
+            "architecture 'gemma' is not supported; allowed: llama, qwen2, qwen3",
+        ),
         ({"fields": {"expert_count": 8}}, "mixture of experts"),
         ({"fields": {"block_count": None}}, "llama.block_count is missing"),
         ({"fields": {"attention.layer_norm_rms_epsilon": None}}, "rms_epsilon is missing"),
