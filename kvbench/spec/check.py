@@ -7,6 +7,9 @@ import re
 from kvbench.errors import UsageError
 from kvbench.spec.suite import CONVERSATIONS, SUITE_VERSION, Suite
 
+RUNNING_SERVER = "url"
+"""The setting by which an engine is pointed at a server that someone else started."""
+
 _SECRET = re.compile(
     r"(?i)(?:^|[-_.])(token|secret|password|passwd|api[-_]?key|authorization|credentials?)$"
 )
@@ -49,6 +52,11 @@ def check_suite(suite: Suite, source: str) -> None:
         for name, value in arm.env.items():
             if is_secret(name) and not value.startswith("$"):
                 refuse(f"arms[{number}].env.{name}", f'looks like a secret; write "${name}"')
+        if arm.settings.get(RUNNING_SERVER) and suite.process != "attached":
+            refuse(
+                f"arms[{number}].settings.{RUNNING_SERVER}",
+                'a server that is already running needs process = "attached"',
+            )
         if (arm.engine == "program") != bool(arm.command):
             refuse(f"arms[{number}].command", 'goes with engine = "program", and only with it')
     if suite.link is not None and (suite.link.gb_s is None) == (suite.link.ratio is None):

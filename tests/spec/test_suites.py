@@ -75,6 +75,11 @@ def test_defaults() -> None:
         ("[workload]", "[link]\n[workload]", "link: give exactly one"),
         ('"prose"', '"file"', "workload.path: goes with"),
         ("{ depth = 1 }", '{ depth = 1 }\ncommand = ["x"]', "arms[1].command: goes with"),
+        (
+            "{ depth = 1 }",
+            '{ url = "http://127.0.0.1:1" }',
+            "arms[1].settings.url: a server that is already running needs process",
+        ),
         ("[workload]", "[grid]\nworkload.x = [1]\n[workload]", "grid.workload.x: not an axis"),
         ("[workload]", "[grid]\nsettings.x = []\n[workload]", "grid.settings.x: has no values"),
         ("[workload]", "[grid]\nsettings.x = [1, 1]\n[workload]", "grid.settings.x: 1 appears"),
