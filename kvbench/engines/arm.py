@@ -27,6 +27,7 @@ BUILT_IN: dict[str, str] = {
     "command": "kvbench.engines.command",
     "llama-bench": "kvbench.engines.llama_bench",
     "llama-batched-bench": "kvbench.engines.llama_batched_bench",
+    "transformers": "kvbench.engines.transformers_arm",
     "vllm-bench": "kvbench.engines.vllm_bench",
 }
 """Engines that ship with kvbench, each a module that speaks the arm protocol."""
