@@ -25,6 +25,7 @@ COMMANDS: dict[str, Entry] = {
     "profile": Entry(
         "kvbench.cli.profile", "Count API calls, overlap and gaps; draw the timeline."
     ),
+    "predict": Entry("kvbench.cli.predict", "Predict gain, best depth and ring from a cost model."),
     "compare": Entry("kvbench.cli.compare", "Compare the gains of two stored experiments."),
     "history": Entry("kvbench.cli.history", "Show one cell over many experiments."),
     "bisect": Entry("kvbench.cli.bisect", "Find the revision that changed bytes or speed."),
