@@ -13,10 +13,15 @@ LINUX_TOKEN = 18 - 10
 
 
 @click.command("waits")
+@click.option("--measure", is_flag=True, help="Decode with each arm and count what was made.")
 @json_option
-def command(as_json: bool) -> None:
+def command(as_json: bool, measure: bool) -> None:
     """List the decoder's wait sites; fit the cost of a wait."""
     from kvbench.decoder.waits import Work, real_waits
+
+    if measure:
+        _measure(as_json)
+        return
 
     token = Work(graphs=1, read=1, tokens=1)
     totals = {mode: real_waits(mode, token) for mode in ("stock", "elided", "quiet")}
@@ -97,4 +102,31 @@ def _print_model(model: dict[str, Any]) -> None:
             f"  {name:<30} {p['spared']:5.1f} waits  {p['saved_ms']:.2f} ms  "
             f"+{p['gain'] * 100:.1f}% predicted, {p['published_ms']:.2f} ms  "
             f"+{p['published_gain'] * 100:.1f}% published: {p['share'] * 100:.0f}% of it"
+        )
+
+
+def _measure(as_json: bool) -> None:
+    from dataclasses import asdict
+
+    from kvbench.decoder.measure_waits import MODEL, TOKENS
+    from kvbench.decoder.measure_waits import measure as measured
+
+    found = measured()
+    if as_json:
+        print_json([asdict(m) for m in found])
+        return
+    click.echo(f"{MODEL}, {TOKENS} tokens, one sequence; real waits")
+    click.echo(
+        f"{'draft':<9} {'arm':<7} {'per token':>9} {'fall':>6} {'target graph':>12} "
+        f"{'draft step':>10} {'redundant':>9} {'accepted':>10}  outputs, other calls"
+    )
+    for m in found:
+        stock = next(o for o in found if o.draft == m.draft and o.mode == "stock")
+        step = "" if m.per_draft_step is None else f"{m.per_draft_step:.2f}"
+        fall = "" if m is stock else f"{(m.per_token / stock.per_token - 1) * 100:.1f}%"
+        same = ["equal" if m.hashes == stock.hashes else "DIFFER"]
+        same.append("equal" if m.other_calls == stock.other_calls else "differ")
+        click.echo(
+            f"{m.draft:<9} {m.mode:<7} {m.per_token:>9.2f} {fall:>6} {m.per_target_graph:>12.2f} "
+            f"{step:>10} {m.redundant:>9.2f} {m.accepted:>10}  {', '.join(same)}"
         )

@@ -46,6 +46,20 @@ def test_the_command_prints_the_table_and_the_fit(capsys: pytest.CaptureFixture[
     assert len(data["sites"]) == 19
 
 
+def test_measured_waits_are_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["waits", "--measure", "--json"]) == 0
+    rows = {(r["draft"], r["mode"]): r for r in json.loads(capsys.readouterr().out)}
+    assert rows["none", "stock"]["per_token"] == 18
+    assert rows["none", "elided"]["per_token"] == 5
+    assert rows["none", "quiet"]["per_token"] == 1
+    stock, elided = rows["layers:2", "stock"], rows["layers:2", "elided"]
+    assert elided["per_token"] <= (1 - 0.658) * stock["per_token"]
+    assert stock["other_calls"] == elided["other_calls"]
+    assert rows["layers:2", "quiet"]["per_token"] <= 1
+    assert rows["layers:2", "quiet"]["redundant"] == 0
+    assert len({json.dumps(r["hashes"], sort_keys=True) for r in rows.values()}) == 1
+
+
 def test_a_charge_is_paid_in_full_however_long_a_sleep_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
