@@ -28,9 +28,12 @@ def command(run: str, root: Path, judge: bool, reports: bool, as_json: bool) -> 
 
     RUN is its directory or its id. The exit code is the experiment's.
     """
-    from runner.store import find_run, judge_again, load_summary
+    from runner.store import SUMMARY_NAME, find_run, judge_again, load_summary
 
     directory = find_run(run, root)
+    if not judge and not (directory / SUMMARY_NAME).exists():
+        click.echo(f"{directory}: not finished; judging what its journal holds", err=True)
+        judge = True
     summary = judge_again(directory) if judge else load_summary(directory)
     if reports:
         from kvbench.report.files import write_reports
