@@ -136,18 +136,18 @@ class LlamaServer:
         if build:
             receipt["build_info"] = build
         defaults = props.get("default_generation_settings")
-        effective = {
-            "total_slots": props.get("total_slots"),
-            "n_ctx_slot": defaults.get("n_ctx") if isinstance(defaults, dict) else None,
-            "model_path": Path(str(props.get("model_path", ""))).name,
-        }
+        slots = props.get("total_slots")
+        each = defaults.get("n_ctx") if isinstance(defaults, dict) else None
+        effective: dict[str, Any] = {"parallel": slots, "model": _file_name(props)}
+        if isinstance(each, int) and isinstance(slots, int):
+            effective["context"] = each if self._settings.unified else each * slots
         self._check_effective(effective, version or build)
         notes = ["attached to a running server"] if self._settings.url else []
         return Ready(version=version or build, receipt=receipt, effective=effective, notes=notes)
 
     def _check_effective(self, effective: dict[str, Any], version: str) -> None:
         """What was asked for against what the server says; attached servers are only reported."""
-        s, slots = self._settings, effective["total_slots"]
+        s, slots = self._settings, effective["parallel"]
         if slots is None:
             raise EngineFailure("props", f"/props of {version!r} has no total_slots")
         if s.url:
@@ -264,6 +264,10 @@ class LlamaServer:
         """Stop the server if it is ours."""
         if self._server is not None:
             self._server.stop()
+
+
+def _file_name(props: dict[str, Any]) -> str:
+    return Path(str(props.get("model_path", ""))).name
 
 
 def _joined(streams: list[served.Stream], step: list[served.Stream]) -> list[served.Stream]:

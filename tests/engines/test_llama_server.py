@@ -51,7 +51,8 @@ def test_a_run_on_the_real_server(tiny: str) -> None:
     assert result.tokens == 24 and result.decode_s > 0 and result.metrics["ttft_s"] > 0
     assert run.outcome.tokens is None
     assert run.ready is not None and "xllamacpp" in run.ready.version
-    assert run.ready.effective["total_slots"] == 1
+    assert run.ready.effective["parallel"] == 1
+    assert run.ready.effective["context"] == 1024
     assert run.exit is not None and run.exit.leftover == 0
 
 
@@ -209,6 +210,70 @@ def test_broken_answers(tmp_path: Path, planted: dict[str, Any], kind: str, word
         attached = Arm(name="a", engine="llama-server", settings={"url": url})
         fault = failure(run_once(attached, Task(prompts=prompts(2), generate=8), QUICK))
     assert fault.kind == kind and words in fault.message
+
+
+@pytest.mark.long
+def test_a_b_of_two_settings(tiny: str, tmp_path: Path) -> None:
+    """Real peers: the whole experiment, gate first, on llama.cpp's own server."""
+    import kvbench
+
+    def suite_arm(name: str, batch: int) -> dict[str, Any]:
+        settings = BASE | {"parallel": 2, "args": ["-b", str(batch), "-ub", str(batch)]}
+        return {"name": name, "engine": "xllamacpp", "settings": settings}
+
+    summary = kvbench.ab(
+        {
+            "schema": 1,
+            "name": "peers",
+            "baseline": "a",
+            "blocks": 2,
+            "model": tiny,
+            "workload": {"prompt_tokens": 48, "generate": 64, "sequences": 2},
+            "environment": {"other_cores": 1e6, "steal": 1.0},
+            "arms": [suite_arm("a", 512), suite_arm("b", 64)],
+        },
+        out=tmp_path / "results",
+    )
+    (cell,) = summary.cells
+    assert cell.gate.outcome == "passed", cell.gate.message
+    assert [arm.tokens for arm in cell.arms] == [128, 128]
+    assert cell.comparisons[0].verdict != "INVALID", cell.comparisons[0].reason
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("sequence", "position"), [(0, 0), (63, 255), (17, 128), (40, 1), (5, 254)]
+)
+def test_a_one_token_change_in_64_x_256_is_found(
+    tmp_path: Path, sequence: int, position: int
+) -> None:
+    """Issue number, through the whole gate: two servers, one token changed in one answer."""
+    asked: list[list[int] | str] = [[number, number + 1, 7] for number in range(64)]
+    planted = {"change_at": position, "change_if": str(asked[sequence])[:-1] + "]"}
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with running_stub(tmp_path / "a") as good, running_stub(tmp_path / "b", planted) as bad:
+        arms = [
+            Arm(name=name, engine="llama-server", settings={"url": url, "probabilities": 0})
+            for name, url in (("good", good), ("bad", bad))
+        ]
+        task = Task(name="t", prompts=asked, generate=256)
+        report = gate_cell(arms[0], [arms[1]], [task], CellOptions(timeouts=QUICK))
+    found = report.checks[-1].divergence
+    assert report.outcome == "mismatch" and found is not None
+    assert (found.sequence, found.position) == (sequence, position)
+
+
+@pytest.mark.peer
+def test_the_real_server_is_never_called_different_from_itself(tiny: str) -> None:
+    from gates.exact.compare import first_divergence
+
+    task = Task(prompts=prompts(1), generate=32, detail=True)
+    with ArmSession(arm(tiny), QUICK) as session:
+        session.prepare()
+        first = session.run(task)
+        for _ in range(200):
+            assert first_divergence(first, session.run(task)) is None
 
 
 def test_known_options() -> None:

@@ -273,3 +273,33 @@ def test_variables_that_change_an_engine_silently_are_cleared() -> None:
     env = Arm(name="x").environ({"LLAMA_ARG_CTX_SIZE": "1", "HOME": "/h"})
     assert "LLAMA_ARG_CTX_SIZE" not in env
     assert env["HOME"] == "/h" and env["OPENBLAS_NUM_THREADS"] == "1"
+
+
+def test_engines_and_gates_of_other_packages_are_found(
+    tmp_path: Path, task: Task, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through entry points: an engine is a module run with ``python -m``, a gate a function."""
+    import importlib
+
+    from gates.registry import GateOptions, load, names
+
+    source = (Path(__file__).parent / "example_arm.py").read_text()
+    (tmp_path / "their_arm.py").write_text(source)
+    (tmp_path / "their_gate.py").write_text(
+        "from kvbench.records.gate import Check, GateReport\n"
+        "def run(options):\n"
+        "    return GateReport(gate='theirs', checks=(Check('x', 'passed', 'fine'),))\n"
+    )
+    info = tmp_path / "theirs-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[kvbench.engines]\ntheirs = their_arm\n[kvbench.gates]\ntheirs = their_gate:run\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    importlib.invalidate_caches()
+    assert "theirs" in engine_names() and "theirs" in names()
+    run = run_once(Arm(name="x", engine="theirs"), task, QUICK)
+    assert isinstance(run.outcome, Reply), run
+    assert load("theirs")(GateOptions()).outcome == "passed"
