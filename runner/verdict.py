@@ -238,6 +238,21 @@ def _suite_warnings(suite: Suite) -> tuple[Warn, ...]:
     )
 
 
+def _charged(suite: Suite) -> list[str]:
+    """Says which arms carry a modelled cost of waiting; grid axes included."""
+    name = "wait_cost_us"
+    stated = {arm.name: [arm.settings[name]] for arm in suite.arms if name in arm.settings}
+    for axis, values in suite.grid.items():
+        if axis == f"settings.{name}":
+            stated |= {arm.name: values for arm in suite.arms}
+        elif axis.endswith(f".{name}"):
+            stated[axis.split(".")[1]] = values
+    costs = {arm: "/".join(f"{v:g}" for v in values if v) for arm, values in stated.items()}
+    costs = {arm: cost for arm, cost in costs.items() if cost}
+    shown = ", ".join(f"{arm} {cost} us" for arm, cost in costs.items())
+    return [f"MODEL: a stated cost is charged for each wait of the host: {shown}"] if costs else []
+
+
 def _labels(plan: Plan, suite: Suite) -> tuple[str, ...]:
     labels = []
     if suite.gate == "none":
@@ -248,6 +263,7 @@ def _labels(plan: Plan, suite: Suite) -> tuple[str, ...]:
     if suite.process == "attached":
         labels.append("ATTACHED: servers that were already running, not fresh processes")
     labels += dict.fromkeys(link.label for link in plan.links.values())
+    labels += _charged(suite)
     return tuple(labels)
 
 

@@ -57,7 +57,8 @@ def open_devices(
     if settings.device == "cuda":
         cuda = importlib.import_module("kvbench.device.cuda")
         return [
-            cuda.open_cuda(i, context=_context(settings), **common) for i in range(settings.devices)
+            cuda.open_cuda(i, name, context=_context(settings, cuda.native()), **common)
+            for i in range(settings.devices)
         ]
     share = 1.0 if settings.pinned else settings.pageable_share
     bandwidth = settings.link_gb_s * 1e9 * share or None
@@ -118,7 +119,11 @@ def shapes_of(config: ModelConfig) -> Shapes:
     )
 
 
-def _context(settings: DecoderSettings) -> Context:
+def _context(settings: DecoderSettings, native: bool = True) -> Context:
+    """``native``: elision is proved here. The cpu device has its proof in the tests (S4)."""
     return CONTEXTS[settings.mark](
-        mode=settings.waits, logical_devices=settings.devices, debug=settings.check_leases
+        mode=settings.waits,
+        native=native,
+        logical_devices=settings.devices,
+        debug=settings.check_leases,
     )

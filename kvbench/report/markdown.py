@@ -12,6 +12,7 @@ from kvbench.records import CellSummary, Summary
 from kvbench.report import repeat
 from kvbench.report.ceilings import sentences
 from kvbench.report.differences import common, differing, flatten, program_of, settings_of
+from kvbench.report.waits import wait_table
 from kvbench.report.words import NONE, headline, interval, number, percent, symbol, visible
 
 VALUES_SHOWN = 400
@@ -27,6 +28,7 @@ def render_markdown(summary: Summary) -> str:
         _speeds(summary),
         _exactness(summary),
         _remarks(summary),
+        _details("Waits of the host, and conversations", _waits(summary)),
         _details("Every run, in the order in which it was made", _runs(summary)),
         _details("Settings", _settings(summary)),
         _details("Environment", _environment(summary)),
@@ -70,6 +72,12 @@ def _details(title: str, content: str) -> str:
     if not content:
         return ""
     return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>"
+
+
+def _waits(summary: Summary) -> str:
+    headings, rows = wait_table(summary)
+    shown = [[code(cell), code(arm), *rest] for cell, arm, *rest in rows]
+    return table(headings, shown, right=range(2, len(headings)))
 
 
 def _speeds(summary: Summary) -> str:

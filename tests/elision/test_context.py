@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kvbench.device.api import Device, Queue
 from kvbench.device.context import Context
 from kvbench.device.cpu.threads import ThreadDevice
+from kvbench.device.hooks import Hooks
 from kvbench.device.ops import Op
 from kvbench.errors import DeviceError, LeaseError
 
@@ -98,6 +99,29 @@ def test_every_wait_is_made_where_elision_is_not_proved_s4(native: bool, devices
     for _ in range(3):
         context.synchronize("q", "site", lambda: 1)
     assert context.waits() == {"site": (3, 0, 3)}
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_hip_build_waits_unconditionally_s4(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvbench.decoder import devices
+    from kvbench.decoder.settings import parse
+    from kvbench.device import cuda
+
+    opened: list[tuple[str, Context]] = []
+
+    def opens(index: int, name: str = "", *, context: Context, **_: Any) -> ThreadDevice:
+        opened.append((name, context))
+        return ThreadDevice(f"{name}{index}", context=context)
+
+    monkeypatch.setattr(cuda, "native", lambda: native)
+    monkeypatch.setattr(cuda, "open_cuda", opens)
+    settings = parse({"device": "cuda", "waits": "elided"})
+    (device,) = devices.open_devices(settings, log=None, hooks=Hooks(), name="draft")
+    device.close()
+    assert opened[0][0] == "draft"
+    assert opened[0][1].may_elide is native
 
 
 class Watched(ThreadDevice):

@@ -106,3 +106,13 @@ def test_the_arm_refuses_text_and_forced_tokens() -> None:
         conversation_task(Task(prompts=["hi"], generate=1, options=option))
     with pytest.raises(EngineFailure, match="cannot be forced"):
         conversation_task(Task(prompts=[[1]], generate=1, teacher=[[1]], options=option))
+
+
+def test_a_charged_wait_is_a_label_of_the_experiment() -> None:
+    from kvbench.spec import load_suite
+    from runner.verdict import _charged
+
+    charged, _ = load_suite("sync-elision-windows")
+    (label,) = _charged(charged)
+    assert label.startswith("MODEL: a stated cost is charged") and "stock 243.7 us" in label
+    assert _charged(load_suite("sync-elision")[0]) == []

@@ -8,13 +8,18 @@ from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import require
 from kvbench.device.cuda.kernel_set import CudaKernels
 
-__all__ = ["CudaDevice", "CudaKernels", "open_cuda"]
+__all__ = ["CudaDevice", "CudaKernels", "native", "open_cuda"]
 
 
-def open_cuda(index: int, **common: Any) -> CudaDevice:
+def native() -> bool:
+    """Whether this is NVIDIA's own runtime: a HIP build waits unconditionally (S4)."""
+    return not require().cuda.runtime.is_hip
+
+
+def open_cuda(index: int, name: str = "", **common: Any) -> CudaDevice:
     """Logical device ``index``: GPUs are taken in turn, so that two may share one.
 
     Raises UsageError with what is missing on this machine, in one line.
     """
     count = require().cuda.runtime.getDeviceCount()
-    return CudaDevice(f"cuda{index}", gpu=index % count, **common)
+    return CudaDevice(f"{name or 'cuda'}{index}", gpu=index % count, **common)
