@@ -91,7 +91,13 @@ command = ["true"]
     return place
 
 
-@pytest.mark.parametrize(("by", "subject"), [("bytes", "revision 3"), ("speed", "revision 4")])
+@pytest.mark.parametrize(
+    ("by", "subject"),
+    [
+        ("bytes", "revision 3"),
+        pytest.param("speed", "revision 4", marks=pytest.mark.long),
+    ],
+)
 def test_the_planted_revision_is_found(
     repository: Path, tmp_path: Path, by: str, subject: str
 ) -> None:

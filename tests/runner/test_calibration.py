@@ -22,7 +22,7 @@ from tests.runner.conftest import Told, write_suite
 
 def test_a_calibration_is_pooled_for_the_same_cell_only(tmp_path: Path, told: Told) -> None:
     arms: dict[str, dict[str, Any]] = {"a": {"delay_s": 0.005}, "b": {"delay_s": 0.005}}
-    suite = write_suite(tmp_path, arms, "blocks = 4")
+    suite = write_suite(tmp_path, arms, 'blocks = 4\ngate = "none"')
     found = calibrate(suite, told.watch, blocks=6, root=tmp_path / "results")
     (reach,) = found.reach
     assert reach.spread > 0 and len(found.summary.cells[0].comparisons[0].d) == 6
