@@ -21,7 +21,7 @@ from runner import needs, resume
 from runner.calibration import floors_for
 from runner.experiment import Experiment, Watcher
 from runner.local import Executor, LocalExecutor
-from runner.plan import Plan, load_plan, new_plan, store_plan
+from runner.plan import Plan, load_plan, new_plan, plain, store_plan
 from runner.store import DEFAULT_ROOT, find_run, state_of
 from runner.tasks import arms_of
 
@@ -73,11 +73,16 @@ def start(
 ) -> Finished:
     """Plan and run a new experiment. ``begun`` is told its directory before anything runs."""
     suite, cells = load_suite(suite_ref)
+    source = plain(suite)
     if overrides is not None:
         suite, cells = overrides.apply(suite)
     machine = fingerprint()
     plan = new_plan(suite, suite_ref, scrub(list(command), CHECKOUT), require)
-    plan = msgspec.structs.replace(plan, floors=floors_for(cells, suite, machine))
+    plan = msgspec.structs.replace(
+        plan,
+        floors=floors_for(cells, suite, machine),
+        source={} if source == plan.suite else source,
+    )
     return start_plan(plan, watch, root=root, executor=executor, begun=begun, machine=machine)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +30,8 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     suite_ref: str
     """What the user named: a bundled suite or a path."""
     command: tuple[str, ...]
+    source: dict[str, Any] = {}
+    """The suite as its file had it, where the command line changed it."""
     links: dict[str, Link] = {}
     """Cell -> link, for cells whose link is slowed; calibrated once, before the first block."""
     floors: dict[str, Floor] = {}
@@ -111,9 +112,3 @@ def suite_differences(
         elif old != new:
             names.append(f"{prefix}{key}")
     return names
-
-
-def suite_digest(suite: Mapping[str, Any]) -> str:
-    """16 hex digits that identify a suite's content."""
-    data = msgspec.json.encode(suite, order="sorted")
-    return hashlib.sha256(data).hexdigest()[:16]

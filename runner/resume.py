@@ -55,11 +55,17 @@ def what_changed(
 
 
 def _suite_changes(plan: Plan, suite_ref: str | None) -> list[str]:
-    """Compare with the suite named now; if none is, with the plan's own source where it exists."""
-    if suite_ref is None:
+    """Compare the plan's source with the suite named now, or else with what it was read from.
+
+    A file that is gone is no reason to refuse: the plan holds all that is needed.
+    """
+    try:
+        suite, _ = load_suite(suite_ref or plan.suite_ref)
+    except UsageError:
+        if suite_ref is not None:
+            raise
         return []
-    suite, _ = load_suite(suite_ref)
-    return suite_differences(plan.suite, plain(suite))
+    return suite_differences(plan.source or plan.suite, plain(suite))
 
 
 def refuse_changes(changes: list[str], directory: Path) -> None:

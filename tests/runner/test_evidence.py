@@ -287,6 +287,23 @@ def test_every_format_can_be_exported(stored: Path, tmp_path: Path, kind: str) -
         assert len(rows) == 16 and rows[0]["axis.workload.generate"] == "2"
 
 
+def test_parquet_without_its_library_is_one_clear_line(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pandas as pd
+
+    from kvbench.report.tabular import write_table
+
+    def missing(*_: object, **__: object) -> None:
+        raise ImportError("no engine")
+
+    monkeypatch.setattr(pd.DataFrame, "to_parquet", missing)
+    with pytest.raises(UsageError, match="pip install pyarrow"):
+        write_table(load_summary(stored), tmp_path / "x.parquet")
+    with pytest.raises(UsageError, match=r"as \.csv or \.parquet"):
+        write_table(load_summary(stored), tmp_path / "x.txt")
+
+
 def test_clean_takes_the_oldest_and_never_what_is_written(stored: Path) -> None:
     root = stored.parent
     old = variant(stored, "old")

@@ -254,3 +254,22 @@ def test_a_tolerance_is_named_first_and_must_be_checkable(tmp_path: Path, told: 
     done = experiment(tmp_path, told, {"a": {"token": 7}, "b": {"token": 8}}, head)
     assert done.summary.labels[0].startswith("WITHIN A TOLERANCE, NOT EXACT")
     assert done.summary.exit_code == 4
+
+
+def test_what_the_command_line_changed_is_no_changed_suite(tmp_path: Path, told: Told) -> None:
+    suite = write_suite(tmp_path, {"a": {}, "b": {}}, 'gate = "none"')
+    overrides = ab.Overrides(blocks=4, delta=0.05)
+    done = ab.start(suite, told.watch, root=tmp_path / "results", overrides=overrides)
+    assert done.summary.blocks == 4 and done.summary.delta == 0.05
+    again = ab.go_on(str(done.directory), told.watch, suite_ref=suite)
+    assert len(again.summary.cells[0].runs) == 16
+    Path(suite).unlink()
+    assert ab.go_on(str(done.directory), told.watch).summary.exit_code == 0
+    with pytest.raises(UsageError, match="cannot read the suite"):
+        ab.go_on(str(done.directory), told.watch, suite_ref=suite)
+    with pytest.raises(UsageError, match=r"command line: blocks: 3 is odd"):
+        ab.Overrides(blocks=3).apply(done_suite(done))
+
+
+def done_suite(done: Finished) -> Any:
+    return load_plan(done.directory).resolve()[0]

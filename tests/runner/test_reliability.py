@@ -233,6 +233,7 @@ def test_a_second_runner_is_refused(tmp_path: Path, stored: Path) -> None:
     ("change", "said"),
     [
         ("suite", "suite: workload.generate"),
+        ("suite, not named again", "suite: workload.generate"),
         ("program", "arm a in main: program_sha256"),
         ("machine", "environment: machine.cpu: 'another' before"),
     ],
@@ -241,17 +242,27 @@ def test_resume_refuses_what_changed_and_names_the_field(
     tmp_path: Path, stored: Path, change: str, said: str
 ) -> None:
     suite = tmp_path / "syn.toml"
-    if change == "suite":
+    if change.startswith("suite"):
         suite.write_text(suite.read_text().replace("generate = 4", "generate = 5"))
     else:
         rewrite_environments(stored, change)
     words = ["ab", str(suite), "--resume", str(stored)]
+    if change == "suite, not named again":
+        move_source(stored, suite)
+        del words[1]
     code, err = completed(*words, cwd=tmp_path)
     assert code == 2 and said in err
     code, err = completed(*words, "--resume-anyway", cwd=tmp_path)
     assert code == 0, err
     notes = load_summary(stored).notes
     assert any("the user insisted although this changed" in note for note in notes)
+
+
+def move_source(directory: Path, suite: Path) -> None:
+    """As if the experiment had been started from this copy of the suite."""
+    plan = msgspec.json.decode((directory / "plan.json").read_bytes())
+    plan["suite_ref"] = str(suite)
+    (directory / "plan.json").write_bytes(msgspec.json.encode(plan))
 
 
 def rewrite_environments(directory: Path, change: str) -> None:
