@@ -71,14 +71,21 @@ def test_a_read_without_its_wait_is_caught_in_quiet() -> None:
     assert "races" in failed(gate("elided_at=read"))
 
 
+def test_the_speculation_gate_covers_what_it_claims() -> None:
+    shapes = speculation._shapes(list(range(1, 16)))
+    seen = {(s["draft_length"], s["depth"], n) for _, n, s in shapes if "draft_length" in s}
+    assert seen == {(k, depth, n) for k in range(1, 16) for depth in (0, 1) for n in (1, 3)}
+
+
 def test_speculation_gate_passes_and_catches_a_dropped_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    speculation_shapes = speculation._shapes([7])
+    shapes = speculation._shapes([1, 15])[::3]
+    monkeypatch.setattr(speculation, "_shapes", lambda _: shapes)
     clean = speculation.run(GateOptions(quick=True))
     assert clean.outcome == "passed", clean.message
     assert any("guesses accepted" in c.message for c in clean.checks)
-    monkeypatch.setattr(speculation, "_shapes", lambda _: speculation_shapes[:4])
+    monkeypatch.setattr(speculation, "_shapes", lambda _: shapes[:2])
     broken = speculation.run(GateOptions(quick=True, inject=("elided_at=read",)))
     assert {c.outcome for c in broken.checks} & {"mismatch", "failed"}
 

@@ -46,7 +46,10 @@ def test_the_command_prints_the_table_and_the_fit(capsys: pytest.CaptureFixture[
     assert len(data["sites"]) == 19
 
 
-def test_measured_waits_are_the_tables(capsys: pytest.CaptureFixture[str]) -> None:
+def test_measured_waits_are_the_tables(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvbench.decoder.measure_waits.TOKENS", 48)
     assert main(["waits", "--measure", "--json"]) == 0
     rows = {(r["draft"], r["mode"]): r for r in json.loads(capsys.readouterr().out)}
     assert rows["none", "stock"]["per_token"] == 18
