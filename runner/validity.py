@@ -13,6 +13,10 @@ from runner.state import CellState
 CACHED_METRIC = "cached_tokens"
 """What arms report of prompts that were not computed afresh (declared; see their settings)."""
 
+USAGE = ("turns", "prompt_tokens", "reused_tokens", "stopped")
+"""Counters that say what was done rather than how: the same in every arm that reports them.
+(What was drafted and accepted is not among them: arms may differ in their drafts.)"""
+
 EXACTNESS, ENVIRONMENT, ARM = 4, 5, 6
 
 
@@ -94,6 +98,10 @@ def _counts(cell: Cell, results: Sequence[tuple[RunLine, Result]]) -> str | None
                 f"a cache served {cached:g} prompt tokens in {_where(run)}, "
                 f"{wanted:g} in {_where(first)}"
             )
+        for name in USAGE:
+            here, there = (r.counters.get(name) for r in (result, reference))
+            if here is not None and there is not None and here != there:
+                return f"{name} differs: {here} in {_where(run)}, {there} in {_where(first)}"
     return None
 
 

@@ -39,6 +39,7 @@ FINE: dict[str, Any] = {
     "hashes": {"tokens": "0", "logits": "1", "snapshot": "2"},
     "bytes": {"early": 90, "late": 10, "store": 5},
     "metrics": {"cached_tokens": 3.0},
+    "counters": {"reused_tokens": 40, "kernel": 7},
 }
 
 
@@ -86,6 +87,12 @@ def test_nothing_wrong_is_not_invalid() -> None:
     assert judged([gate("passed"), *runs()]) is None
 
 
+def test_how_an_arm_did_it_may_differ() -> None:
+    other_calls = {"counters": {"reused_tokens": 40, "kernel": 9, "drafted": 3}}
+    assert judged([gate("passed"), *runs(other_calls)]) is None
+    assert judged([gate("passed"), *runs({"counters": {}})]) is None, "an arm may not count"
+
+
 @pytest.mark.parametrize(
     ("lines", "code", "said"),
     [
@@ -102,6 +109,11 @@ def test_nothing_wrong_is_not_invalid() -> None:
             "bytes moved differ: delivered 99",
         ),
         ([gate("passed"), *runs({"metrics": {}})], 4, "a cache served 0 prompt tokens"),
+        (
+            [gate("passed"), *runs({"counters": {"reused_tokens": 9}})],
+            4,
+            "reused_tokens differs: 9",
+        ),
         (
             [gate("passed"), *runs(result=None, failure=Failure("crash", "exit 1"))],
             6,
