@@ -13,7 +13,6 @@ import msgspec
 from kvbench.environment import fingerprint
 from kvbench.environment.fingerprint import CHECKOUT
 from kvbench.environment.privacy import scrub
-from kvbench.errors import UsageError
 from kvbench.records import Journal, NoteLine, Summary
 from kvbench.records.lines import SCHEMA_VERSION
 from kvbench.spec import Cell, Suite, load_suite, suite_from_builtins
@@ -25,7 +24,6 @@ from runner.plan import Plan, load_plan, new_plan, plain, store_plan
 from runner.store import DEFAULT_ROOT, find_run, state_of
 from runner.tasks import arms_of
 
-REQUIREMENTS = ("faster", "equivalent", "not-slower")
 MakeWatcher = Callable[[str, int], AbstractContextManager[Watcher]]
 """From a title and a number of runs to something that shows them."""
 
@@ -166,13 +164,6 @@ def _check_engines(cells: Sequence[Cell]) -> None:
     """Unknown engines are refused before anything is written."""
     for cell in cells[:1]:
         arms_of(cell, None)
-
-
-def parse_requirement(text: str | None) -> str | None:
-    """``--require``'s value. Raises ``UsageError`` with the allowed ones."""
-    if text is not None and text not in REQUIREMENTS:
-        raise UsageError(f"--require: {text!r}; allowed are {', '.join(REQUIREMENTS)}")
-    return text
 
 
 class _Silence:

@@ -17,8 +17,6 @@ BYTES_PER_RUN = 8 << 10
 """A journal line, a side file's share and the reports."""
 SPARE_DISK = 16 << 20
 SPARE_RAM_MIB = 256
-GATE_RUNS = 3
-"""The baseline twice; each other arm once comes on top (one more if it differs)."""
 
 
 class Needs(NamedTuple):

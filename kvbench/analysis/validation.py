@@ -19,7 +19,6 @@ from kvbench.analysis.simulate import (
     simulate,
 )
 
-EXPERIMENTS = 20_000
 DELTA = 0.01
 
 

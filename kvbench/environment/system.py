@@ -38,12 +38,3 @@ def field(text: str | None, name: str) -> str | None:
         if colon and key.strip() == name:
             return value.strip()
     return None
-
-
-def parse_cpu_list(text: str) -> list[int]:
-    """``0-2,5`` as [0, 1, 2, 5]."""
-    cpus: list[int] = []
-    for part in filter(None, text.split(",")):
-        low, dash, high = part.partition("-")
-        cpus.extend(range(int(low), int(high if dash else low) + 1))
-    return cpus

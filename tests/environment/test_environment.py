@@ -26,7 +26,7 @@ from kvbench.environment.doctor import (
 from kvbench.environment.fingerprint import git_state, machine, process, virtualization
 from kvbench.environment.noise import scatter
 from kvbench.environment.privacy import machine_id, salted_digest, scrub
-from kvbench.environment.system import parse_cpu_list, selected
+from kvbench.environment.system import selected
 from kvbench.spec import Limits
 from kvbench.spec.check import is_secret
 
@@ -99,8 +99,6 @@ def test_a_machine_is_read_from_proc_and_sys(tmp_path: Path) -> None:
 
 
 def test_small_readers() -> None:
-    assert parse_cpu_list("0-2,5") == [0, 1, 2, 5]
-    assert parse_cpu_list("") == []
     assert selected("on") == "on" and selected(None) is None
 
 
