@@ -17,8 +17,10 @@ from kvbench.device.kvtypes import kv_type
 from kvbench.device.virtual import Costs
 from kvbench.errors import UsageError
 from kvbench.records import ArmSummary, CellSummary, Summary
+from kvbench.transport.budget import Decline, slot_size
 from kvbench.transport.settings import TransportSettings
 from kvbench.transport.simulate import Shape, simulate
+from kvbench.transport.window import Geometry
 
 MIB = 1 << 20
 DEPTHS = (1, 2, 4)
@@ -211,6 +213,7 @@ def origin_predictions(origin: Origin) -> list[Prediction]:
         found.append(Prediction(f"depth {depth}", here[depth], float(row["tps"]), "tok/s", note))
         note = ""
     found += _device_layers(origin)
+    found += _packing()
     slots_mib = optimum_ring_bytes(3, ORIGIN_LAYERS, PUBLISHED_LINK, origin.compute_s) / MIB
     found.append(
         Prediction("optimum ring, at the published 22.0 GB/s", slots_mib, PUBLISHED_RING_MIB, "MiB")
@@ -250,3 +253,22 @@ def _device_layers(origin: Origin) -> Iterator[Prediction]:
                 made = simulate(shape, origin.costs, settings, CALIBRATION_ROWS)
                 what = f"{resident} layers on the device, {arm.removesuffix('_tps')}"
                 yield Prediction(what, made.tok_s, float(row[arm]), "tok/s")
+
+
+def _packing() -> Iterator[Prediction]:
+    """Eight sequences behind 2,048 tokens in a cache of 32,768: packed slots fit 128 MiB.
+
+    Unpacked, a slot spans the cache, gaps included, and the ring declines.
+    """
+    rows = {int(r["budget_mib"]): r for r in _table("ring_packing") if r["depth"] == "1"}
+    settings = replace(ORIGIN_LOOP, depth=1, budget_mib=128)
+    eight = Geometry(tuple(range(8)), 2048 + 1)
+    packed = slot_size(eight, ORIGIN_ROW_BYTES, 4096, settings)
+    spanning = slot_size(Geometry((0,), 32_768), ORIGIN_ROW_BYTES, 32_768, settings)
+    if isinstance(packed, int) and isinstance(spanning, Decline):
+        measured = float(rows[128]["packed_slot_mib"])
+        note = f"8 sequences, gaps in the slots: {spanning.detail}"
+        yield Prediction("8 sequences packed, slot at 128 MiB", packed / MIB, measured, "MiB", note)
+    span_mib = Geometry((0,), 32_768).window_bytes(ORIGIN_ROW_BYTES) / MIB
+    measured = float(rows[512]["unpacked_slot_mib"])
+    yield Prediction("8 sequences unpacked, slot at 512 MiB", span_mib, measured, "MiB")

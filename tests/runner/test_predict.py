@@ -90,6 +90,9 @@ def test_the_origins_figures_are_predicted_from_one_row() -> None:
     assert [abs(p.error) < 5 for p in depths] == [True] * 3
     assert depths[0].predicted > depths[1].predicted > depths[2].predicted
     assert abs(next(p for what, p in found.items() if "optimum ring" in what).error) < 5
+    packed, unpacked = (found[what] for what in found if what.startswith("8 sequences"))
+    assert abs(packed.error) < 1 and "exceed the budget of 128 MiB" in packed.note
+    assert abs(unpacked.error) < 1
     sweep = [p for what, p in found.items() if what.startswith("gain at")]
     assert len(sweep) == 5
     assert all(abs(p.error) <= 5 or p.note for p in sweep)
