@@ -26,7 +26,7 @@ def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         env={**os.environ, **env},
-        timeout=60,
+        timeout=300,
     )
 
 
@@ -186,7 +186,7 @@ def test_signals_end_in_130_without_a_traceback(signum: int) -> None:
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == "waiting\n"
         child.send_signal(signum)
-        _, err = child.communicate(timeout=60)
+        _, err = child.communicate(timeout=300)
     assert child.returncode == 130
     assert err == "kvbench: interrupted\n"
 
@@ -199,7 +199,7 @@ def test_a_closed_pipe_is_quiet_and_not_a_verdict() -> None:
         stdout=write,
         stderr=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     os.close(write)
     assert done.returncode == 141
