@@ -70,7 +70,7 @@ AGREEMENT: Mapping[tuple[str, int, int], Mapping[int, int]] = {
     ("tiny", 4, 2): {30: 936, 40: 693, 50: 522, 60: 385, 70: 279, 80: 182, 90: 78},
     ("small", 8, 2): {30: 400, 40: 300, 50: 236, 60: 178, 70: 121, 80: 78, 90: 37},
 }
-"""(preset, layers, shallow) -> agreement in percent -> ``later`` in thousandths.
+"""(preset, layers, shallow) -> agreement in percent -> ``later`` in thousandths, for seed 0.
 
 Measured by ``kvbench.decoder.agreement``, which finds the value for any other shape."""
 
@@ -118,7 +118,7 @@ def parse(ref: str) -> tuple[ModelConfig, int]:
     rope_dim = min(config.rope_dim, changes.get("head_dim", config.head_dim))
     fields = asdict(config) | changes | {"name": ref.removeprefix(PREFIX), "layer_kinds": ()}
     fields["rope_dim"] = 0 if config.rope_dim == config.head_dim else rope_dim
-    fields |= _drafted(ref, preset, fields["n_layers"], draft, changes)
+    fields |= _drafted(ref, preset, fields["n_layers"], draft, changes, seed)
     # Ranges are checked here, before anything is made whose size follows from them.
     shaped = ModelConfig(**fields)
     if every is not None:
@@ -129,7 +129,12 @@ def parse(ref: str) -> tuple[ModelConfig, int]:
 
 
 def _drafted(
-    ref: str, preset: str, n_layers: int, draft: Mapping[str, int], changes: Mapping[str, int]
+    ref: str,
+    preset: str,
+    n_layers: int,
+    draft: Mapping[str, int],
+    changes: Mapping[str, int],
+    seed: int,
 ) -> dict[str, float]:
     """Configuration fields that make the first layers agree with the whole."""
     if not draft:
@@ -138,7 +143,7 @@ def _drafted(
         raise SettingError("model", ref, "shallow=K goes with one of later=T, agree=P", "model")
     later = draft.get("later")
     if later is None:
-        reshaped = bool(changes.keys() - {"n_layers"})
+        reshaped = bool(changes.keys() - {"n_layers"}) or seed != 0
         known = {} if reshaped else AGREEMENT.get((preset, n_layers, draft["shallow"]), {})
         later = known.get(draft["agree"])
         if later is None:
@@ -146,7 +151,7 @@ def _drafted(
                 f"{name},layers={layers},shallow={k}: {', '.join(map(str, rates))}"
                 for (name, layers, k), rates in AGREEMENT.items()
             )
-            allowed = f"agree=P is known for {shapes}; later=T does for any shape"
+            allowed = f"agree=P is known for seed 0 and {shapes}; later=T does for any model"
             raise SettingError("model", ref, allowed, "model")
     return {"shallow_layers": draft["shallow"], "later_scale": later / 1000}
 
