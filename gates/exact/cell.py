@@ -23,7 +23,7 @@ from kvbench.records.gate import Check, Divergence, GateReport, Outcome
 from kvbench.spec import Tolerance
 
 NO_EVIDENCE = "no tokens, text or hashes that both outputs have: there is nothing to compare"
-MOST_INVESTIGATED = 4
+MOST_INVESTIGATED = 2
 """Arms whose first mismatch is repeated and compared teacher-forced; that takes three runs."""
 
 

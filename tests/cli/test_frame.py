@@ -17,7 +17,7 @@ from kvbench import errors
 from kvbench.cli import frame, main
 from kvbench.cli.table import COMMANDS, Entry
 
-HEAVY = {"numpy", "rich", "msgspec", "pandas", "jinja2", "plotly", "httpx", "gguf", "asyncio"}
+HEAVY = {"numpy", "rich", "msgspec", "pandas", "jinja2", "plotly", "httptools", "gguf", "asyncio"}
 
 
 def run(*args: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -18,42 +18,47 @@ SHALLOW = {"no_store_wait": "synthetic:tiny,vocab=400"}
 """A carried delivery follows its store closely only where there are few layers between them."""
 
 
-@pytest.mark.parametrize("gate", ["single", "parallel"])
-def test_the_unharmed_decoder_passes(gate: str) -> None:
-    """T6-T8, M: every depth and path gives the ordered path's bytes."""
-    report = load(gate)(GateOptions(model=TINY, quick=True))
+def test_the_unharmed_decoder_passes_single(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """T6-T8, M: every depth and path gives the ordered path's bytes; JSON and JUnit say so."""
+    file = tmp_path / "gate.xml"
+    arguments = ["gate", "single", "--quick", "--model", TINY, "--json", "--junit", str(file)]
+    assert main(arguments) == 0
+    (report,) = json.loads(capsys.readouterr().out)
+    assert report["outcome"] == "passed" and report["gate"] == "single"
+    assert any("quick" in note for note in report["notes"])
+    suite = ElementTree.parse(file).getroot()[0]
+    assert suite.get("failures") == "0" and int(suite.get("tests", "0")) == len(report["checks"])
+
+
+@pytest.mark.long
+def test_the_unharmed_decoder_passes_parallel() -> None:
+    """8 clients asking different questions over a non-unified cache."""
+    report = load("parallel")(GateOptions(model=TINY, quick=True))
     assert report.outcome == "passed", report.message
-    assert any("quick" in note for note in report.notes)
 
 
-@pytest.mark.parametrize("fault", WAITS)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(name, marks=[pytest.mark.long] if name in WAITS[1:] else []) for name in WAITS],
+)
 def test_leaving_out_any_wait_fails_the_gate(
     fault: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A fault switch, not an edit: the gate fails each time, with exit code 4."""
-    code = main(
-        ["gate", "single", "--quick", "--model", SHALLOW.get(fault, TINY), "--inject", fault]
-    )
-    assert code == 4
+    model = SHALLOW.get(fault, TINY)
+    assert main(["gate", "single", "--quick", "--model", model, "--inject", fault]) == 4
     assert "first at sequence 0, position" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_an_unknown_fault_is_a_failure_that_names_the_known_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code = main(["gate", "single", "--quick", "--model", TINY, "--inject", "no_such"])
     assert code == 6
     assert "no_ready_wait" in capsys.readouterr().out
-
-
-def test_json_and_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "gate.xml"
-    arguments = ["gate", "parallel", "--quick", "--model", TINY, "--json", "--junit", str(file)]
-    assert main(arguments) == 0
-    (report,) = json.loads(capsys.readouterr().out)
-    assert report["outcome"] == "passed" and report["gate"] == "parallel"
-    suite = ElementTree.parse(file).getroot()[0]
-    assert suite.get("failures") == "0" and int(suite.get("tests", "0")) == len(report["checks"])
 
 
 def test_listing_and_unknown_names(capsys: pytest.CaptureFixture[str]) -> None:
