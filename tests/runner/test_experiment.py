@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from kvbench.environment import fingerprint
 from kvbench.errors import ArmFailure, UsageError
 from kvbench.records import RunLine, Verdict, read_journal
 from runner import ab
 from runner.ab import Finished
+from runner.local import LocalExecutor
 from runner.plan import load_plan
 from runner.store import judge_again, load_summary
 from tests.runner.conftest import Told, write_suite
@@ -273,3 +276,33 @@ def test_what_the_command_line_changed_is_no_changed_suite(tmp_path: Path, told:
 
 def done_suite(done: Finished) -> Any:
     return load_plan(done.directory).resolve()[0]
+
+
+class Moving(LocalExecutor):
+    """A cluster's worker that is another one for the second block."""
+
+    def __init__(self, field: str, value: object) -> None:
+        super().__init__(fingerprint())
+        self.field, self.value, self.rounds = field, value, 0
+
+    def run(self, jobs: Any, emit: Any, doing: Any) -> list[tuple[Any, str]]:
+        self.rounds += 1
+        if self.rounds == 2:
+            self.machine = copy.deepcopy(self.machine)
+            self.machine["machine"][self.field] = self.value
+        return super().run(jobs, emit, doing)
+
+
+@pytest.mark.parametrize(("field", "code"), [("cpu", 5), ("gpus", 5), ("id", 0)])
+def test_a_worker_of_another_kind_voids_the_cell(
+    tmp_path: Path, told: Told, field: str, code: int
+) -> None:
+    """Issue 6, scale. Another machine of the same kind is another id only."""
+    suite = write_suite(tmp_path, {"a": {}, "b": {}}, 'gate = "none"')
+    done = ab.start(
+        suite, told.watch, root=tmp_path / "results", executor=Moving(field, ["another"])
+    )
+    assert done.summary.exit_code == code
+    if code:
+        reason = done.summary.cells[0].comparisons[0].reason
+        assert f"the environment changed between runs of main: machine.{field}" in reason
