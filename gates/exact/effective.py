@@ -1,4 +1,4 @@
-"""What programs say they run with: against what was asked, and arm against arm."""
+"""What programs say they run with: against what was asked, and what differs unasked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kvbench.engines.arm import Arm
 def setting_notes(
     baseline: Arm, arms: Iterable[Arm], effective: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Lines for a report: ``b: depth = 1 (ordered: 0)``; ``b: asked for x = 1, runs with 2``."""
+    """Lines for a report: ``b: asked for x = 1, runs with 2``; ``b: y = 1 (a: 0), unasked``."""
     notes = []
     own = effective.get(baseline.name, {})
     for arm in (baseline, *arms):
@@ -23,10 +23,14 @@ def setting_notes(
         apart = [
             f"{key} = {theirs.get(key)!r} ({baseline.name}: {own.get(key)!r})"
             for key in sorted({*own, *theirs})
-            if arm is not baseline and theirs and not _same(own.get(key), theirs.get(key))
+            if arm is not baseline
+            and theirs
+            and not _same(own.get(key), theirs.get(key))
+            # What the settings themselves say is no news.
+            and _same(baseline.settings.get(key), arm.settings.get(key))
         ]
         if apart:
-            notes.append(f"{arm.name}: {'; '.join(apart)}")
+            notes.append(f"{arm.name}: {'; '.join(apart)}, unasked")
     return notes
 
 

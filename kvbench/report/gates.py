@@ -16,8 +16,8 @@ def gate_lines(reports: Iterable[GateReport], *, verbose: bool = False) -> Itera
             f"{report.outcome.upper():<12} {visible(report.gate)}: "
             f"{passed} of {len(report.checks)} checks passed, {report.seconds:.1f} s"
         )
-        for arm, version in report.versions.items():
-            yield f"    {visible(arm)}: {visible(version)}"
+        for version, arms in _by_version(report).items():
+            yield f"    {', '.join(map(visible, arms))}: {visible(version)}"
         for note in report.notes:
             yield f"    note: {visible(note)}"
         for check in report.checks:
@@ -25,3 +25,11 @@ def gate_lines(reports: Iterable[GateReport], *, verbose: bool = False) -> Itera
                 yield f"    {check.outcome}: {visible(check.name)}: {visible(check.message)}"
                 if check.forced:
                     yield f"        {visible(check.forced)}"
+
+
+def _by_version(report: GateReport) -> dict[str, list[str]]:
+    """Version -> arms; one that all share is said once."""
+    found: dict[str, list[str]] = {}
+    for arm, version in report.versions.items():
+        found.setdefault(version, []).append(arm)
+    return {version: ["all arms"] for version in found} if len(found) == 1 else found

@@ -139,4 +139,6 @@ def test_an_engine_whose_output_depends_on_the_batch_is_not_called_wrong(
 def test_settings_that_are_not_what_was_asked_are_shown() -> None:
     a, b = Arm(name="a", settings={"x": 1}), Arm(name="b", settings={"x": 1})
     notes = setting_notes(a, [b], {"a": {"x": 1, "y": [1]}, "b": {"x": 2, "y": (1,)}})
-    assert notes == ["b: asked for x = 1, runs with 2", "b: x = 2 (a: 1)"]
+    assert notes == ["b: asked for x = 1, runs with 2", "b: x = 2 (a: 1), unasked"]
+    asked = Arm(name="c", settings={"x": 3})
+    assert setting_notes(a, [asked], {"a": {"x": 1}, "c": {"x": 3}}) == []
