@@ -130,3 +130,12 @@ class GpuSampler:
             {p.pid for p in ask(self._module, "nvmlDeviceGetComputeRunningProcesses", h) or []}
             for h in self._handles
         ]
+
+    def busy(self, processes: list[set[int]]) -> list[float]:
+        """Per GPU, the largest share (percent) of its multiprocessors that one of ``processes``
+        has used of late; 0 where the driver does not say."""
+        found = []
+        for handle, known in zip(self._handles, processes, strict=True):
+            samples = ask(self._module, "nvmlDeviceGetProcessUtilization", handle, 0) or []
+            found.append(max((float(s.smUtil) for s in samples if s.pid in known), default=0.0))
+        return found

@@ -19,6 +19,8 @@ from kvbench.environment import gpu, system
 from kvbench.spec import Limits
 
 PERIOD_S = 0.25
+MAX_GPU_OTHER_PERCENT = 5.0
+"""Mean use of a GPU by a process that was there before the arm, beyond which a run is void."""
 
 
 @dataclass(frozen=True)
@@ -109,12 +111,14 @@ class Sampler:
         with ExitStack() as stack:
             module = stack.enter_context(gpu.nvml())
             gpus = None if module is None else gpu.GpuSampler(module)
+            # Whoever computes now is not the arm, which has hardly been started.
+            others = [] if gpus is None else gpus.processes()
             while True:
-                self._read(gpus)
+                self._read(gpus, others)
                 if self._stop.wait(self.period_s):
                     return
 
-    def _read(self, gpus: gpu.GpuSampler | None) -> None:
+    def _read(self, gpus: gpu.GpuSampler | None, others: list[set[int]]) -> None:
         for name, value in (("cpu_mhz", _cpu_mhz()), ("cpu_temp_c", _cpu_temperature())):
             if value is not None:
                 self._series.setdefault(name, _Series()).add(value)
@@ -123,6 +127,8 @@ class Sampler:
         for number, row in enumerate(gpus.read()):
             for name, value in row.items():
                 self._series.setdefault(f"gpu{number}_{name}", _Series()).add(value)
+        for number, share in enumerate(gpus.busy(others) if any(others) else ()):
+            self._series.setdefault(f"gpu{number}_other_percent", _Series()).add(share)
         for number, reasons in enumerate(gpus.throttles()):
             self._throttles |= {f"GPU {number}: {reason}" for reason in reasons}
 
@@ -175,6 +181,9 @@ def violations(sample: Sample, limits: Limits) -> tuple[str, ...]:
         )
     if values.get("cpu_throttles", 0) > 0:
         found.append(f"the CPU throttled {values['cpu_throttles']:.0f} times (heat or power)")
+    for name, share in values.items():
+        if name.endswith("_other_percent") and share > MAX_GPU_OTHER_PERCENT:
+            found.append(f"another process used {share:.0f}% of {name.partition('_')[0]}")
     found.extend(f"throttled by {reason}" for reason in sample.throttles)
     return tuple(found)
 

@@ -121,6 +121,8 @@ def test_telemetry_sees_the_children_of_a_run() -> None:
         (Sample({"steal": 0.2}), "the hypervisor took 20.0% of the CPU time (allowed 5.0%)"),
         (Sample({"cpu_throttles": 3}), "the CPU throttled 3 times (heat or power)"),
         (Sample({}, ("GPU 0: power cap",)), "throttled by GPU 0: power cap"),
+        (Sample({"gpu0_other_percent": 40.0}), "another process used 40% of gpu0"),
+        (Sample({"gpu0_other_percent": 2.0}), None),
     ],
 )
 def test_what_breaks_a_comparison(sample: Sample, said: str | None) -> None:
@@ -205,6 +207,10 @@ class FakeNvml:
             "nvmlDeviceGetPowerUsage": 300_000,
             "nvmlDeviceGetCurrentClocksEventReasons": 4,
             "nvmlDeviceGetComputeRunningProcesses": [SimpleNamespace(pid=12)],
+            "nvmlDeviceGetProcessUtilization": [
+                SimpleNamespace(pid=12, smUtil=40),
+                SimpleNamespace(pid=13, smUtil=90),
+            ],
         }
         if name not in answers:
             raise AttributeError(name)
@@ -224,6 +230,7 @@ def test_a_gpu_is_read_and_what_it_does_not_support_is_left_out() -> None:
     assert second == {}
     assert sampler.throttles() == [{"power cap"}, set()]
     assert sampler.processes() == [{12}, set()]
+    assert sampler.busy([{12}, {12}]) == [40.0, 0.0]
 
 
 FACTS = {
