@@ -41,6 +41,7 @@ GATES: dict[str, Entry] = {
     "delivery": Entry("gates.transport.delivery", "each byte delivered once, from its own place"),
     "structure": Entry("gates.transport.structure", "what makes the pipeline a gain is there"),
     "schedules": Entry("gates.transport.schedules", "any legal order gives the same bytes"),
+    "ranges": Entry("gates.transport.ranges", "operations touch what they declare", False),
     "recovery": Entry("gates.transport.recovery", "declines and failures change no byte", False),
     "flips": Entry("gates.transport.flips", "no byte of a window is wrong and unseen", False),
     "mutants": Entry("gates.transport.mutants", "each wait and copy, broken, is noticed", False),

@@ -41,6 +41,11 @@ def ordered_again(options: GateOptions, **settings: Any) -> Arm:
     )
 
 
+def resident(options: GateOptions) -> Arm:
+    """The transport-free arm: all KV on the device. It moves no windows, and never has a fault."""
+    return Arm(name="resident", model=model_name(options), settings={"resident": True})
+
+
 def arms(options: GateOptions, depths: Sequence[int], **settings: Any) -> list[Arm]:
     """Every depth on every path, delays in turn: each pair of depth and path has another delay.
 

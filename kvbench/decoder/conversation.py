@@ -20,7 +20,7 @@ from kvbench.decoder.engine import Engine
 from kvbench.decoder.faults import DelayHooks, hooks_for
 from kvbench.decoder.model import Model
 from kvbench.decoder.readback import StepOutput
-from kvbench.decoder.session import charged, memory_of, races_of
+from kvbench.decoder.session import charged, memory_of, races_of, transport_of
 from kvbench.decoder.settings import DecoderSettings
 from kvbench.decoder.speculation import Speculation
 from kvbench.device.kvtypes import F32
@@ -204,11 +204,7 @@ def run_conversations(
                 "overrun": talk.tally.overrun,
             },
             telemetry={
-                **{
-                    s.device.name: s.pipeline.telemetry.as_dict()
-                    for e in engines.values()
-                    for s in e.stages
-                },
+                **transport_of(engines.values(), log),
                 **spoken,
                 **charged(settings),
                 **races_of(log),

@@ -35,6 +35,7 @@ from kvbench.device.shift import shift_rows, shift_spans
 from kvbench.errors import OutOfDeviceMemory, UsageError
 from kvbench.records.capture import TOKEN
 from kvbench.transport.hooks import TransportHooks
+from kvbench.transport.levels import ISSUED
 from kvbench.transport.pipeline import Next
 from kvbench.transport.window import Geometry, resident_view
 
@@ -175,6 +176,8 @@ class Engine:
                 self._feed(batch, rows, t, feed, teacher)
                 following = self.cache.following(rows) if more or t + 1 < n else None
                 self._step(batch, rows, Next(*following) if following else None, advance=True)
+                if self.log is not None:
+                    self.log.mark(ISSUED)
                 self._readback.push(t, batch.outputs)
                 if t >= lag:
                     feed = self._take(t - lag, order, sink)
@@ -351,6 +354,7 @@ class Engine:
 
     def _forward(self, batch: Batch, *, advance: bool) -> None:
         first, last = self.stages[0], self.stages[-1]
+        first.feed_input()
         first.device.submit(first.compute, first.kernels.embed(batch))
         for before, stage in zip([None, *self.stages], self.stages, strict=False):
             if before is not None:

@@ -6,7 +6,7 @@ The same path serves timing and verification: a run that is timed is hashed too.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +28,8 @@ from kvbench.device.oplog import OpLog
 from kvbench.device.races import check
 from kvbench.errors import UsageError
 from kvbench.records import Result
-from kvbench.records.capture import END
+from kvbench.records.capture import END, TOKEN
+from kvbench.transport.levels import breakdown
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,7 @@ def run_task(
     steps = task.warmup + task.generate
     longest = max(len(p) for p in task.prompts)
     capacity = settings.context or longest + steps
-    log = OpLog() if settings.record else None
+    log = OpLog() if settings.record or settings.telemetry > 1 else None
     hooks = hooks or hooks_for(settings)
     served = [task.prompts[hooks.history_of(i)][:-1] for i in range(len(task.prompts))]
     started = [_history(model, p, settings) if task.snapshots else None for p in served]
@@ -211,11 +212,7 @@ def _result(
         waits=done.sites,
         counters=counters,
         telemetry={
-            **{
-                s.device.name: s.pipeline.telemetry.as_dict()
-                for e in engines.values()
-                for s in e.stages
-            },
+            **transport_of(engines.values(), engine.log),
             **spoken,
             **charged(engine.settings),
             **races_of(engine.log),
@@ -239,6 +236,18 @@ def memory_of(engines: Mapping[str, Engine]) -> dict[str, int]:
 def charged(settings: DecoderSettings) -> dict[str, Any]:
     """The label of a run whose waits cost a stated time; nothing where they cost what they cost."""
     return {"charged_wait_us": settings.wait_cost_us} if settings.wait_cost_us else {}
+
+
+def transport_of(engines: Iterable[Engine], log: OpLog | None) -> dict[str, Any]:
+    """What each device's transport did, at the level that was asked for (T21)."""
+    found: dict[str, Any] = {}
+    for engine in engines:
+        for stage in engine.stages:
+            told = stage.pipeline.telemetry.as_dict()
+            if log is not None and engine.settings.telemetry > 1:
+                told |= breakdown(log, stage.compute.name, TOKEN, engine.settings.telemetry)
+            found[stage.device.name] = told
+    return found
 
 
 def races_of(log: OpLog | None) -> dict[str, Any]:

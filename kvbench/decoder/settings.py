@@ -91,6 +91,9 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Seed of the schedule explorer; −1: real threads."""
     telemetry: int = 1
     """Level 1 to 3 (T21)."""
+    graph_input_kib: int = 0
+    """Size of an input that every graph copies to the device on its compute queue (T21): on a
+    first-in-first-out link it queues behind deliveries."""
     record: bool = False
     """Keep the op log."""
 
@@ -101,6 +104,7 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _range("lag", self.lag, 1, 64)
         _range("context", self.context, 0, 1 << 24)
         _range("telemetry", self.telemetry, 1, 3)
+        _range("graph_input_kib", self.graph_input_kib, 0, 1 << 20)
         _range("link_gb_s", self.link_gb_s, 0.0, 1e4)
         _range("link_latency_us", self.link_latency_us, 0.0, 1e6)
         _range("pageable_share", self.pageable_share, 0.01, 1.0)

@@ -68,6 +68,10 @@ class Stage:
             self.kernels.with_cells()
         self._owned: list[Buffer] = []
         self._state_window: Buffer | None = None
+        self._input: tuple[Buffer, Buffer] | None = None
+        if settings.graph_input_kib:
+            size = settings.graph_input_kib << 10
+            self._input = (self._own("input", size, "host"), self._own("input", size, "device"))
         self.layers: list[AttentionLayer | RecurrentLayer] = []
         attention = [i for i, kind in enumerate(config.layer_kinds) if kind == "attention"]
         kept = set(attention if settings.resident else attention[: settings.device_layers])
@@ -89,6 +93,12 @@ class Stage:
             hooks,
             baked=settings.graphs,
         )
+
+    def feed_input(self) -> None:
+        """Copy the graph's extra input, if there is one (T21)."""
+        if self._input is not None:
+            home, target = self._input
+            self.device.copy(self.compute, target.span(), home.span(), site="input")
 
     def run_layers(self, batch: Batch) -> None:
         """Queue every layer of this stage for ``batch``."""

@@ -38,6 +38,8 @@ class Capabilities:
     graphs: bool = True
     sliced: bool = False
     """Tensor-parallel slice of a larger device: never eligible for the transport."""
+    input_copies: int = 1
+    """Copies kept of each graph input; more than one is multi-buffering of its own (T6)."""
 
 
 @dataclass(eq=False, slots=True)

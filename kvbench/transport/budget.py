@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvbench.device.api import Capabilities
 from kvbench.transport.settings import MIB, TransportSettings
-from kvbench.transport.window import Geometry
+from kvbench.transport.window import Geometry, Storage
 
 ALIGN = 256
 """Every slot starts on a multiple of this, also when the budget caps its size (T5)."""
@@ -20,12 +21,21 @@ class Decline:
     detail: str
 
 
-def ineligible(capabilities: Capabilities, settings: TransportSettings) -> Decline | None:
-    """What the device lacks (T16), if anything."""
+def ineligible(
+    capabilities: Capabilities, settings: TransportSettings, storages: Sequence[Storage] = ()
+) -> Decline | None:
+    """What the device or the storage lacks (T3, T6, T16), if anything."""
     if settings.depth == 0:
         return Decline("off", "depth is 0")
     if capabilities.sliced:
         return Decline("sliced", "a tensor-parallel (sliced) device cannot be staged")
+    if capabilities.input_copies > 1:
+        return Decline(
+            "multi-buffered",
+            f"inputs are kept in {capabilities.input_copies} copies already; 1 is needed",
+        )
+    if not all(storage.annotated for storage in storages):
+        return Decline("borrowed", "the cache borrows storage of another one, which may rewrite it")
     for name in ("queue_event_waits", "async_copies", "pinned_host"):
         if not getattr(capabilities, name):
             return Decline("capability", f"the device does not declare {name}")

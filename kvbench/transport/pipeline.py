@@ -404,7 +404,7 @@ class Pipeline:
     # ------------------------------------------------------- ring and declining
     def _stage(self, geometry: Geometry) -> Decline | None:
         """Have a ring that holds this graph's windows, or say why not."""
-        decline = budget.ineligible(self.device.capabilities, self.settings)
+        decline = budget.ineligible(self.device.capabilities, self.settings, self.storages)
         if decline is None and self.ordered_only:
             decline = Decline("graph", "a graph could not be allocated next to a ring")
         if decline is not None:

@@ -7,7 +7,7 @@ A slot, or any packed window: [K: active streams x rows][V: the same], no gaps (
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvbench.device.kernels import View
 from kvbench.device.memory import Buffer
@@ -23,6 +23,12 @@ class Storage:
     """Rows per stream."""
     pitch: int
     """Allocated bytes per row, padding included; a multiple of 16."""
+    annotated: bool = True
+    """Whether this is a transport candidate (T3)."""
+
+    def lend(self) -> Storage:
+        """The same memory for a cache that borrows it: no longer a candidate (T3)."""
+        return replace(self, annotated=False)
 
     @property
     def part_bytes(self) -> int:

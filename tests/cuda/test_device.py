@@ -29,7 +29,7 @@ class Slow(Hooks):
     def delay(self, op: Op, queue: str) -> float:
         return 0.02 if op.site == self.site else 0.0
 
-    def keep_wait(self, queue: str, site: str) -> bool:
+    def keep_wait(self, queue: str, site: str, event: str) -> bool:
         return site != self.drop
 
 

@@ -185,3 +185,18 @@ def test_recurrent_states_do_not_go_back() -> None:
         for call in (lambda: engine.shift(0, 0, 1), lambda: engine.truncate(0, 1)):
             with pytest.raises(UsageError, match="cannot go back in time"):
                 call()
+
+
+def test_levels_tell_where_a_token_goes() -> None:
+    """T21: ordered copies block and staged ones do not; a graph input blocks, by name."""
+    model = model_of(TINY)
+    level = {"telemetry": 3, "link_gb_s": 0.05}
+    ordered = run_task(model, parse(level), TASK).result.telemetry["cpu0"]
+    staged = run_task(model, parse({**level, "depth": 1}), TASK).result.telemetry["cpu0"]
+    names = [c["name"] for c in ordered["blocking_copies"]]
+    assert names[0] == "ordered" and ordered["means"][0]["blocked_copy_ms"] > 0
+    assert "ordered" not in [c["name"] for c in staged["blocking_copies"]]
+    fed = run_task(model, parse({**level, "depth": 1, "graph_input_kib": 256}), TASK).result
+    costs = {c["name"]: c for c in fed.telemetry["cpu0"]["blocking_copies"]}
+    assert costs["input"]["bytes"] == 256 << 10
+    assert staged["stops"] == {"no next graph": 1}

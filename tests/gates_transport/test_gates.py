@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from gates import registry
@@ -11,6 +14,7 @@ from gates.transport.harness import IssueOrder
 from gates.transport.harness import run as run_scenario
 from gates.transport.scenarios import BY_NAME, SCENARIOS
 from kvbench.decoder.faults import FAULTS, KINDS, find
+from kvbench.errors import UsageError
 from kvbench.records.gate import GateReport
 
 QUICK = GateOptions(quick=True)
@@ -21,7 +25,7 @@ def _run(name: str, options: GateOptions) -> GateReport:
 
 
 @pytest.mark.parametrize(
-    "name", ["races", "delivery", "structure", "schedules", "recovery", "flips"]
+    "name", ["races", "delivery", "structure", "schedules", "recovery", "flips", "ranges"]
 )
 def test_clean(name: str) -> None:
     """No false alarm."""
@@ -44,6 +48,7 @@ def test_clean(name: str) -> None:
         ("delivery", "source_off_by_one_row"),
         ("schedules", "no_release_wait"),
         ("schedules", "graph_blind_phase"),
+        ("ranges", "reads_beyond_length"),
     ],
 )
 def test_planted(name: str, fault: str) -> None:
@@ -90,7 +95,7 @@ def test_the_whole_matrix() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["mutants", "schedules", "recovery", "flips", "races"])
+@pytest.mark.parametrize("name", ["mutants", "schedules", "recovery", "flips", "races", "ranges"])
 def test_in_full(name: str) -> None:
     """Every mutant, 1,000 orders, every failing step, 1,000 flips, every scenario."""
     report = _run(name, GateOptions())
@@ -132,3 +137,20 @@ def test_every_kind_and_hazard_has_a_fault() -> None:
     covered = {h for f in FAULTS for h in f.hazards}
     assert covered >= {f"H{i}" for i in range(1, 22)} - {"H9", "H10"}
     assert {f.scenario for f in FAULTS} <= {s.name for s in SCENARIOS} | {sensitivity.TASK}
+
+
+def test_the_base_is_recorded_then_compared(tmp_path: Path) -> None:
+    """Without a base nothing is claimed; with one, another build's bytes are a mismatch."""
+    file = tmp_path / "base.json"
+    options = GateOptions(quick=True, settings={"base": str(file), "scenario": "small"})
+    assert _run("base", options).outcome == "not checked"
+    recording = {**options.settings, "record": True}
+    assert _run("base", GateOptions(quick=True, settings=recording)).outcome == "passed"
+    assert _run("base", options).outcome == "passed"
+    content = json.loads(file.read_text())
+    content["digests"]["small"] = "0" * 32
+    file.write_text(json.dumps(content))
+    assert _run("base", options).outcome == "mismatch"
+    file.write_text("[]")
+    with pytest.raises(UsageError, match="not a file of recorded digests"):
+        _run("base", options)

@@ -159,6 +159,17 @@ def test_what_a_device_must_declare() -> None:
         assert lacking is not None and name in lacking.detail
     sliced = budget.ineligible(Capabilities(sliced=True), settings)
     assert sliced is not None and sliced.reason == "sliced"
+    buffered = budget.ineligible(Capabilities(input_copies=4), settings)
+    assert buffered is not None and "4 copies" in buffered.detail
+
+
+def test_borrowed_storage_is_no_candidate() -> None:
+    """T3: a cache that borrows another's storage drops the annotation, and the graph is ordered."""
+    own = Storage(Buffer("kv", "host", 2 * 4 * 16), 1, 4, 16)
+    settings = TransportSettings(depth=1)
+    assert budget.ineligible(Capabilities(), settings, [own]) is None
+    borrowed = budget.ineligible(Capabilities(), settings, [own, own.lend()])
+    assert borrowed is not None and borrowed.reason == "borrowed"
 
 
 @pytest.mark.parametrize(

@@ -139,6 +139,8 @@ class CpuKernels(Kernels):
 
         op = self._op(f"attend {layer}", run, (), (self.mixed, self.sums))
         whole = tuple(b.span() for b in inputs)
+        if self.audit:
+            whole = (*whole, self.sums.span())  # earlier windows' sums go on
         op.reads = lambda: (*whole, *window_spans(batch, view))
         op.site, op.split, op.slot = "attend", split, slot
         return op
