@@ -41,8 +41,8 @@ def suite(tmp_path: Path, *, gate: str = "exact", extra: str = "", **arms: dict[
 
 
 def test_a_suites_arms_are_gated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["gate", suite(tmp_path, same={})]) == 0
-    assert "same" in capsys.readouterr().out
+    assert main(["gate", suite(tmp_path, same={}), "--verbose"]) == 0
+    assert "same against base" in capsys.readouterr().out
     assert main(["gate", suite(tmp_path, bad={"at": [0, 3], "flip": True})]) == 4
     assert "sequence 0, position 3" in capsys.readouterr().out
 
