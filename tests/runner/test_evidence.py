@@ -29,7 +29,7 @@ from kvbench.report.experiment_junit import render_junit
 from kvbench.report.github import render_annotations
 from runner import ab
 from runner.across import compare_runs, history
-from runner.bundle import verify_bundle, write_bundle
+from runner.bundle import differences, verify_bundle, write_bundle
 from runner.clean import select
 from runner.store import load_summary
 from tests.runner.conftest import Told, write_suite
@@ -137,6 +137,15 @@ def test_a_changed_byte_or_no_zip_is_refused(stored: Path, tmp_path: Path) -> No
         verify_bundle(bundle)
     with pytest.raises(UsageError, match="cannot be read"):
         verify_bundle(tmp_path / "none.zip")
+
+
+def test_details_of_another_version_are_no_difference_but_verdicts_are(stored: Path) -> None:
+    now = load_summary(stored)
+    cell = msgspec.structs.replace(now.cells[0], axes={})
+    older = msgspec.structs.replace(now, kvbench="0.0.1", cells=(cell, now.cells[1]))
+    assert differences(older, now) == []
+    assert differences(msgspec.structs.replace(older, kvbench=now.kvbench), now)
+    assert differences(msgspec.structs.replace(older, exit_code=4), now)
 
 
 def test_a_doctored_summary_is_not_packed(stored: Path, tmp_path: Path) -> None:
