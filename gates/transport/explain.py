@@ -15,7 +15,7 @@ from typing import Any
 
 from gates.transport.harness import IssueOrder, Outcome, ordered
 from gates.transport.harness import run as run_scenario
-from gates.transport.program import Decode, Prefill, Program, Step
+from gates.transport.program import Decode, Prefill, Program, Speculate, Step
 from gates.transport.scenarios import Scenario
 from kvbench.decoder.faults import DelayHooks
 from kvbench.device.cpu.explorer import Picker
@@ -81,7 +81,7 @@ def _smaller(program: Program) -> list[Program]:
         tuple(s for j, s in enumerate(program) if j != i) for i in range(len(program))
     ]
     for i, step in enumerate(program):
-        if isinstance(step, Prefill | Decode) and step.count > 1:
+        if isinstance(step, Prefill | Decode | Speculate) and step.count > 1:
             half: Step = replace(step, count=step.count // 2)
             out.append((*program[:i], half, *program[i + 1 :]))
     return out

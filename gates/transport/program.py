@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 
+from kvbench.decoder.draft import Draft, Proposal, Texts
 from kvbench.decoder.engine import Engine
 from kvbench.decoder.history import extract, insert
 from kvbench.decoder.readback import StepOutput
 from kvbench.decoder.snapshot import Snapshot
+from kvbench.decoder.speculation import Speculation
+from kvbench.device.kvtypes import F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,15 @@ class Decode:
     count: int
     more: bool = False
     """Whether a look-ahead is left in flight, as when a stop is found late (H10)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speculate:
+    """``count`` greedy tokens of one sequence, verified together with up to ``guesses`` guesses."""
+
+    sequence: int
+    count: int
+    guesses: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +104,19 @@ class FreeMemory:
     mib: float | None
 
 
-Step = Prefill | Decode | Mixed | Shift | Truncate | Reset | Clear | Save | Load | FreeMemory
+Step = (
+    Prefill
+    | Decode
+    | Speculate
+    | Mixed
+    | Shift
+    | Truncate
+    | Reset
+    | Clear
+    | Save
+    | Load
+    | FreeMemory
+)
 Program = Sequence[Step]
 
 
@@ -110,9 +134,32 @@ class Digest:
         self._state.update(step.sums.tobytes())
         self.tokens.append(step.tokens.tolist())
 
+    def token(self, sequence: int, token: int, logits: F32, audit: int) -> None:
+        """Take in one token that was verified: the same bytes as a step of its sequence alone."""
+        self._state.update(logits.tobytes())
+        self._state.update(np.asarray([token], np.int32).tobytes())
+        self._state.update(np.asarray([audit], np.uint64).tobytes())
+        self.tokens.append([token])
+
     def hexdigest(self) -> str:
         """So far."""
         return self._state.hexdigest()
+
+
+class Guesses(Draft):
+    """Guesses without a model, now and then right: every round rolls rows back."""
+
+    def __init__(self, vocabulary: int) -> None:
+        self.vocabulary = vocabulary
+
+    def propose(self, texts: Texts, wanted: Mapping[int, int]) -> Proposal:
+        """Numbers that follow from the last token."""
+        return Proposal(
+            {
+                s: [(texts[s][-1] * 7 + i) % self.vocabulary for i in range(n)]
+                for s, n in wanted.items()
+            }
+        )
 
 
 def execute(engine: Engine, program: Program, digest: Digest, *, seed: int = 0) -> None:
@@ -138,6 +185,11 @@ def execute(engine: Engine, program: Program, digest: Digest, *, seed: int = 0) 
                 engine.generate(
                     {s: feed[s] for s in order}, count, partial(last, sequences=order), more=more
                 )
+            case Speculate(sequence, count, guesses):
+                text = {sequence: [0] * engine.cache.length(sequence) + [feed[sequence]]}
+                draft = Guesses(vocabulary)
+                Speculation(engine, draft, guesses).generate(text, count, digest.token)
+                feed[sequence] = text[sequence][-1]
             case Mixed(decode, sequence, count):
                 order = sorted(decode)
                 out = engine.mixed({s: feed[s] for s in order}, sequence, draw(count))

@@ -22,6 +22,7 @@ from gates.transport.program import (
     Reset,
     Save,
     Shift,
+    Speculate,
     Truncate,
 )
 
@@ -146,6 +147,25 @@ SCENARIOS: tuple[Scenario, ...] = (
             Decode((0, 1), 3),
         ),
         graphs=True,
+    ),
+    _scenario(
+        "speculate", (Prefill(0, 40), Prefill(1, 23), Speculate(0, 6, 3), Speculate(1, 9, 7))
+    ),
+    _scenario(
+        "speculate_host",
+        (Prefill(0, 40), Speculate(0, 8, 5), Decode((0,), 3)),
+        tail="host",
+    ),
+    _scenario(
+        "late_stop",
+        (
+            Prefill(0, 40),
+            Decode((0,), 6, more=True),
+            Truncate(0, 4),
+            Prefill(0, 20),
+            Decode((0,), 3),
+        ),
+        tail="host",
     ),
     _scenario("blocking", tail="host", loop="blocking"),
     _scenario("grow", (Prefill(0, 29), Prefill(1, 41), Decode((0, 1), 10))),

@@ -292,6 +292,15 @@ FAULTS: tuple[Fault, ...] = (
         "vllm 7018",
     ),
     Fault(
+        "prefix_of_guesses",
+        PREFIX,
+        "rows of guesses that may be rejected count as stable",
+        lambda: plans.LongPrefix(5),
+        "speculate_host",
+        ("H9",),
+        "vllm 7018",
+    ),
+    Fault(
         "prefix_not_cleared",
         PREFIX,
         "the prefix survives a reset of the sequence",
@@ -299,6 +308,15 @@ FAULTS: tuple[Fault, ...] = (
         "reset_host",
         ("H12", "H13"),
         "vllm 49449",
+    ),
+    Fault(
+        "late_stop_unordered",
+        REWRITTEN,
+        "a stop found late: the next prefill rewrites rows that a look-ahead is reading",
+        lambda: waits.NoWait("discard"),
+        "late_stop",
+        ("H10",),
+        "vllm 31841",
     ),
     Fault(
         "carry_unchecked",
