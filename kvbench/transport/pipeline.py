@@ -21,24 +21,20 @@ from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kvbench.device.api import Device, Event, Queue
+from kvbench.device.api import Device, Queue
 from kvbench.device.kernels import View
-from kvbench.device.memory import Buffer, Span
+from kvbench.device.memory import Span
 from kvbench.device.ranges import ranged
-from kvbench.errors import DeviceError, OutOfDeviceMemory
-from kvbench.transport import budget
 from kvbench.transport.budget import Decline
 from kvbench.transport.hooks import TransportHooks
 from kvbench.transport.order import Mark, Order
 from kvbench.transport.plan import Delivery, Plan, build, whole
 from kvbench.transport.prefix import StablePrefix
-from kvbench.transport.ring import Ring, close_ring, open_ring
+from kvbench.transport.ring import Ring
 from kvbench.transport.settings import TransportSettings
+from kvbench.transport.staging import Staging
 from kvbench.transport.telemetry import Telemetry
 from kvbench.transport.window import Geometry, Range, Storage, packed_view
-
-IDLE_GRAPHS = 8
-"""A ring survives this many graphs that stage nothing (T13)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +82,19 @@ class Pipeline:
         self.hooks = hooks or TransportHooks()
         self.order = Order(device)
         self.telemetry = Telemetry()
-        self.transfer: Queue | None = None
-        self.ring: Ring | None = None
+        self.staging = Staging(
+            device, compute, self.storages, settings, self.order, self.telemetry, self._discard
+        )
         self.plan: Plan | None = None
         self.carry: Carry | None = None
         self.geometry: Geometry | None = None
         self._generation = 0
-        self._idle = 0
         self._next: Plan | None = None
         self._carried = 0
         self._outside: dict[str, int] = {}
         self._depth = min(settings.depth, len(self.storages))
         self._boundary: Mark | None = None
         self._stored: dict[int, Mark] = {}
-        self._events: dict[str, Event] = {}
-        self._scratch: Buffer | None = None
-        self.ordered_only = False
-        """Set after a graph could not be allocated next to a ring (T14): stays on."""
 
     # ---------------------------------------------------------------- one graph
     def prepare(self, geometry: Geometry, after: Next | None = None) -> None:
@@ -113,12 +105,10 @@ class Pipeline:
         self.plan, self._next, self._carried = None, None, 0
         if not self.storages:
             return
-        self._reserve_scratch(geometry)
-        decline = self._stage(geometry)
+        decline = self.staging.prepare(geometry)
         if decline is not None:
             self._decline(decline)
             return
-        self._idle = 0
         self.telemetry.staged_graphs += 1
         self.plan = self._plan(geometry, self.prefix, self._cursor())
         self._carried = self._take_carry()
@@ -144,7 +134,9 @@ class Pipeline:
             return
         delivery = self.plan.deliveries[split]
         if self._wants_store_mark(delivery):
-            self._stored[split] = self.order.mark(self.compute, self._events[f"stored{split}"])
+            self._stored[split] = self.order.mark(
+                self.compute, self.staging.events[f"stored{split}"]
+            )
         if delivery.late:
             self.order.after(self._queue(), self._stored[split], "tail")
             self._copy(self._queue(), delivery, delivery.late, "late")
@@ -181,7 +173,7 @@ class Pipeline:
     def end(self) -> None:
         """This graph's work is queued: leave the mark that the next graph may wait for."""
         if self.plan is not None:
-            self._boundary = self.order.mark(self.compute, self._events["boundary"])
+            self._boundary = self.order.mark(self.compute, self.staging.events["boundary"])
         self._finish()
 
     def _finish(self) -> None:
@@ -218,14 +210,16 @@ class Pipeline:
     def fork(self) -> None:
         """First thing in a capture: the transfer queue branches off the compute queue."""
         if self.plan is not None:
-            self._outside = self.order.fork(self.compute, self._queue(), self._events["fork"])
+            self._outside = self.order.fork(
+                self.compute, self._queue(), self.staging.events["fork"]
+            )
 
     def rejoin(self) -> None:
         """Last thing in a capture: everything delivered inside it is behind the graph's end."""
         if self.plan is None or self.ring is None:
             return
         if self._next is not None:
-            joined = self.order.mark(self._queue(), self._events["join"])
+            joined = self.order.mark(self._queue(), self.staging.events["join"])
             self.order.after(self.compute, joined, "rejoin")
         self.order.restore(self._queue(), self._outside)
 
@@ -234,7 +228,7 @@ class Pipeline:
         if self.plan is None or self.ring is None:
             return
         self.order.restore(self._queue(), self._outside)
-        self._boundary = self.order.mark(self.compute, self._events["boundary"])
+        self._boundary = self.order.mark(self.compute, self.staging.events["boundary"])
         self.ring.settle(self._boundary)
         self._stored.clear()
 
@@ -243,7 +237,7 @@ class Pipeline:
         if self.plan is None or self.ring is None:
             self._finish()
             return
-        mark = self.order.mark(self.compute, self._events["boundary"])
+        mark = self.order.mark(self.compute, self.staging.events["boundary"])
         self._boundary = mark
         self.ring.settle(mark)
         self._stored = dict.fromkeys(self._stored, mark)
@@ -263,16 +257,7 @@ class Pipeline:
     def close(self) -> None:
         """Give everything back, after waiting for it."""
         self.drain("close")
-        self._release_ring("close")
-        if self._scratch is not None:
-            self.device.free(self._scratch)
-            self._scratch = None
-        for event in self._events.values():
-            self.device.drop_event(event)
-        self._events.clear()
-        if self.transfer is not None:
-            self.device.drop_queue(self.transfer)
-            self.transfer = None
+        self.staging.close()
 
     # ----------------------------------------------------------------- planning
     def _plan(self, geometry: Geometry, prefix: StablePrefix, phase: int) -> Plan:
@@ -388,115 +373,49 @@ class Pipeline:
 
     def _ordered(self, split: int, pitch: int) -> View:
         """The ordered path: the window is copied on the consumer's own queue, then read."""
-        assert self.geometry is not None and self._scratch is not None
+        assert self.geometry is not None and self.staging.window is not None
         storage = self.storages[split]
         for part in whole(storage, self.geometry):
             self.device.copy(
                 self.compute,
-                Span(self._scratch, part.target, part.length, part.count, part.target_pitch),
+                Span(self.staging.window, part.target, part.length, part.count, part.target_pitch),
                 _source(storage, part),
                 site="ordered",
                 label=f"ordered {split}",
                 split=split,
             )
-        return packed_view(self._scratch, 0, self.geometry, pitch)
+        return packed_view(self.staging.window, 0, self.geometry, pitch)
 
-    # ------------------------------------------------------- ring and declining
-    def _stage(self, geometry: Geometry) -> Decline | None:
-        """Have a ring that holds this graph's windows, or say why not."""
-        decline = budget.ineligible(self.device.capabilities, self.settings, self.storages)
-        if decline is None and self.ordered_only:
-            decline = Decline("graph", "a graph could not be allocated next to a ring")
-        if decline is not None:
-            return decline
-        pitch = self.storages[0].pitch
-        full = self.storages[0].capacity
-        need = geometry.window_bytes(pitch)
-        if self.ring is not None and need <= self.ring.slot_bytes:
-            return self._plan_fails()
-        size = budget.slot_size(geometry, pitch, full, self.settings)
-        if isinstance(size, Decline):
-            return size
-        self._release_ring("ring resized")
-        n_slots = self.settings.n_slots
-        short = budget.headroom(self.device.free_bytes(), n_slots * size, self.settings)
-        if short is not None:
-            return short
-        try:
-            self._queue()
-            self._open_events()
-            self.ring = open_ring(self.device, n_slots, size)
-        except DeviceError as error:
-            return Decline("allocation", str(error))
-        self.telemetry.rings += 1
-        self.telemetry.ring_bytes = max(self.telemetry.ring_bytes, n_slots * size)
-        return self._plan_fails()
-
-    def _plan_fails(self) -> Decline | None:
-        if self.device.hooks.fail("plan"):
-            return Decline("allocation", f"{self.device.name}: no memory for a plan")
-        return None
-
+    # ---------------------------------------------------------------- declining
     def _decline(self, decline: Decline) -> None:
         """The one way to the ordered path (T11): no trace of staging is left behind."""
-        if decline.reason != "off":
-            self.telemetry.declines[decline.reason] += 1
+        self.telemetry.decline(decline)
         self._discard("declined")
         self._stored.clear()
         self.plan = None
-        self._idle += 1
-        if self._idle > IDLE_GRAPHS or decline.reason in ("headroom", "allocation", "graph"):
-            self._release_ring("declined")
+        self.staging.declined(decline)
 
     def give_up_rings(self) -> bool:
-        """A graph found no memory: release the ring, stay ordered (T14); True if one was."""
-        held = self.ring is not None
-        self.ordered_only = True
-        self._release_ring("graph allocation")
-        return held
-
-    def _release_ring(self, reason: str) -> None:
-        self._discard(reason)
-        self._idle = 0
-        if self.ring is not None:
-            close_ring(self.ring, self.order)
-            self.ring = None
+        """A graph found no memory: release the ring, stay ordered (T14); True if one was held."""
+        return self.staging.give_up()
 
     # ------------------------------------------------------------------ details
+    @property
+    def transfer(self) -> Queue | None:
+        """The transfer queue, once anything was staged."""
+        return self.staging.transfer
+
+    @property
+    def ring(self) -> Ring | None:
+        """The ring, while there is one."""
+        return self.staging.ring
+
     def _queue(self) -> Queue:
-        if self.transfer is None:
-            self.transfer = self.device.queue("transfer")
-        return self.transfer
+        return self.staging.queue()
 
     def _staged(self) -> tuple[Ring, Queue]:
-        assert self.ring is not None
-        return self.ring, self._queue()
-
-    def _open_events(self) -> None:
-        """Every event a graph may record, made before it is planned: none can fail later (T11)."""
-        stored = [f"stored{split}" for split in range(len(self.storages))]
-        for name in ("boundary", "fork", "join", *stored):
-            if name not in self._events:
-                self._events[name] = self.device.event(name)
-
-    def _reserve_scratch(self, geometry: Geometry) -> None:
-        """The ordered path's window: a working buffer of the graph, the same in every arm (T18)."""
-        need = geometry.window_bytes(self.storages[0].pitch)
-        if self._scratch is not None and self._scratch.nbytes >= need:
-            return
-        rows = max(1 << (geometry.rows - 1).bit_length(), 1)
-        size = Geometry(geometry.active, rows).window_bytes(self.storages[0].pitch)
-        if self._scratch is not None:
-            self.device.synchronize(self.compute, "grow")
-            self.order.host_waited(self.compute)
-            self.device.free(self._scratch)
-            self._scratch = None
-        try:
-            self._scratch = self.device.alloc("window", size, clear=False)
-        except OutOfDeviceMemory:
-            if not self.give_up_rings():
-                raise
-            self._scratch = self.device.alloc("window", size, clear=False)
+        assert self.staging.ring is not None
+        return self.staging.ring, self.staging.queue()
 
 
 def _source(storage: Storage, part: Range) -> Span:

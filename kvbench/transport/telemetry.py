@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from kvbench.transport.budget import Decline
+
 
 @dataclass(slots=True)
 class Telemetry:
@@ -19,11 +21,19 @@ class Telemetry:
     bytes: Counter[str] = field(default_factory=Counter)
     """early, late, ordered, wasted (carried, then discarded), excess (rows beyond the length)."""
     declines: Counter[str] = field(default_factory=Counter)
+    details: dict[str, str] = field(default_factory=dict)
+    """The latest decline of each reason in a sentence, with what would have been needed (T12)."""
     stops: Counter[str] = field(default_factory=Counter)
     """Why the look-ahead did not reach into the next graph, one count per graph."""
     ring_bytes: int = 0
     rings: int = 0
     """Rings allocated over the run (T13)."""
+
+    def decline(self, decline: Decline) -> None:
+        """A graph was declined; depth 0 is no decline."""
+        if decline.reason != "off":
+            self.declines[decline.reason] += 1
+            self.details[decline.reason] = decline.detail
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able, empty parts left out."""
@@ -35,8 +45,8 @@ class Telemetry:
             "rings": self.rings,
             "ring_bytes": self.ring_bytes,
         }
-        for name in ("declines", "stops"):
-            counter: Counter[str] = getattr(self, name)
-            if counter:
-                values[name] = dict(counter)
+        for name in ("declines", "details", "stops"):
+            found: dict[str, Any] = dict(getattr(self, name))
+            if found:
+                values[name] = found
         return values
