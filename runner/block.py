@@ -21,6 +21,10 @@ from kvbench.spec import Limits
 from runner import receipt
 
 BYE_S = 10.0
+MAX_KIND, MAX_MESSAGE = 40, 400
+"""Characters of a failure that are recorded."""
+MAX_JUDGED_BYTES = 700
+"""Of a result's hashes and bytes moved, as JSON; they stand in the journal line itself."""
 
 
 class BlockJob(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -100,11 +104,19 @@ def _telemetry(values: dict[str, float], run: ArmRun) -> dict[str, float]:
 
 
 def _checked(run: ArmRun) -> Result | Failure:
-    """A result that can be judged: it took time and gave tokens."""
+    """A result that can be judged and recorded: it took time, gave tokens, fits a journal line."""
     result = run.result
-    if isinstance(result, Result) and not (result.tokens > 0 and result.decode_s > 0):
+    if isinstance(result, Failure):
+        return Failure(result.kind[:MAX_KIND], result.message[:MAX_MESSAGE])
+    if not (result.tokens > 0 and result.decode_s > 0):
         return Failure(
             "implausible", f"{result.tokens} tokens in {result.decode_s} s give no speed"
+        )
+    judged = len(msgspec.json.encode((result.hashes, result.bytes, result.tokens)))
+    if judged > MAX_JUDGED_BYTES:
+        return Failure(
+            "implausible",
+            f"its hashes and byte counts take {judged} bytes; {MAX_JUDGED_BYTES} are allowed",
         )
     return result
 

@@ -25,7 +25,8 @@ from kvbench.records.result import Result
 
 JOURNAL_NAME = "journal.jsonl"
 DETAILS_NAME = "details"
-_HEAVY = ("telemetry", "counters", "waits", "memory", "metrics", "bytes")
+_HEAVY = ("telemetry", "counters", "waits", "memory", "metrics")
+"""Fields of a result that may move to a side file; what is judged (hashes, bytes) stays."""
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Axes: ``workload.FIELD``, ``link.FIELD``, ``model``, ``settings.KEY`` (every arm
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import re
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from kvbench.errors import UsageError
 from kvbench.spec.suite import ArmSpec, LinkSpec, Suite, Workload
 
 MAX_CELLS = 20_000
+MAX_NAME = 120
+"""Characters of a cell's name; a longer one is cut and ends in a digest of itself."""
 _SINGLE = "main"
 
 
@@ -166,4 +169,7 @@ def _name(point: dict[str, Any]) -> str:
         key = axis if head == "model" else rest
         shown = str(value).lower() if isinstance(value, bool) else str(value)
         pieces.append(f"{key}={re.sub(r'[^A-Za-z0-9._+-]', '_', shown)}")
-    return ",".join(pieces)
+    name = ",".join(pieces)
+    if len(name) <= MAX_NAME:
+        return name
+    return f"{name[: MAX_NAME - 9]}~{hashlib.sha256(name.encode()).hexdigest()[:8]}"

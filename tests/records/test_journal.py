@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import resource
+import tempfile
 from pathlib import Path
 
 import msgspec
@@ -152,6 +153,37 @@ def test_an_append_that_the_disk_refuses_leaves_whole_lines_only(tmp_path: Path)
         journal.append(run_line(2))
     content = read_journal(tmp_path)
     assert content.lines == (run_line(0), run_line(2)) and content.torn is None
+
+
+names = st.text(max_size=20)
+results = st.builds(
+    Result,
+    tokens=st.integers(1, 2**40),
+    decode_s=st.floats(1e-9, 1e9),
+    metrics=st.dictionaries(names, st.floats(allow_nan=False, allow_infinity=False), max_size=40),
+    hashes=st.dictionaries(st.sampled_from(["tokens", "logits", "audit"]), st.just("0" * 64)),
+    bytes=st.dictionaries(st.sampled_from(["early", "late", "store"]), st.integers(0, 2**60)),
+    waits=st.dictionaries(names, st.tuples(*[st.integers(0, 2**30)] * 3), max_size=40),
+    counters=st.dictionaries(names, st.integers(0, 2**60), max_size=40),
+    telemetry=st.dictionaries(names, st.text(max_size=200), max_size=20),
+)
+
+
+@given(st.lists(results, max_size=6))
+def test_whatever_an_arm_reports_comes_back_as_it_was(given_results: list[Result]) -> None:
+    """In lines of at most 2 KB, side files included."""
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        with Journal(directory) as journal:
+            for number, result in enumerate(given_results):
+                journal.append(run_line(number, result))
+        lines = read_journal(directory).lines
+        assert max(map(len, journal.path.read_bytes().splitlines()), default=0) < MAX_LINE_BYTES
+        back = [full_result(line, directory) for line in lines if isinstance(line, RunLine)]
+        assert back == given_results
+        for line, result in zip(lines, given_results, strict=True):
+            assert isinstance(line, RunLine) and line.result is not None
+            assert (line.result.hashes, line.result.bytes) == (result.hashes, result.bytes)
 
 
 def test_notes_and_runs_keep_their_order(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ Standard library only, so that it starts fast. Settings:
                   measured is then the same on a busy machine, and a test may expect a verdict
     token         the id it generates (two arms with different ids differ)
     bytes         bytes it claims to have moved
+    hashes        how many further hashes it gives
     scatter_s     uniform random seconds added to each run (not to each token)
     mode          "crash" | "hang" | "garbage" | "flood" | "linger" | "deaf" instead of a result
     after         how many runs go well before ``mode`` sets in, counted in the file ``count``
@@ -85,7 +86,8 @@ def decode(settings: dict[str, Any], task: dict[str, Any]) -> dict[str, Any]:
     return {
         "tokens": tokens,
         "decode_s": clock() - started,
-        "hashes": {"tokens": f"{settings.get('token', 7):032x}"},
+        "hashes": {"tokens": f"{settings.get('token', 7):032x}"}
+        | {f"further{n}": "0" * 32 for n in range(settings.get("hashes", 0))},
         "bytes": {"ordered": moved},
         "metrics": {"compute_s": delay * task["generate"]},
     }

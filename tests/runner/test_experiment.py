@@ -306,3 +306,11 @@ def test_a_worker_of_another_kind_voids_the_cell(
     if code:
         reason = done.summary.cells[0].comparisons[0].reason
         assert f"the environment changed between runs of main: machine.{field}" in reason
+
+
+def test_a_result_too_large_for_the_journal_is_the_arms_failure(tmp_path: Path, told: Told) -> None:
+    done = experiment(tmp_path, told, {"a": {}, "b": {"hashes": 100}}, 'gate = "none"')
+    assert done.summary.exit_code == 6
+    assert "its hashes and byte counts take" in done.summary.cells[0].comparisons[0].reason
+    fits = experiment(tmp_path, told, {"a": {"hashes": 8}, "b": {"hashes": 8}}, 'gate = "none"')
+    assert fits.summary.exit_code == 0

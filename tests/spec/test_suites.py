@@ -128,6 +128,14 @@ def test_exclusions_that_cannot_be_meant_are_refused(exclude: str, said: str) ->
     assert refusal(with_grid(exclude)).startswith(said)
 
 
+def test_long_names_are_cut_and_stay_different() -> None:
+    long = "x" * 200
+    grid = f'[grid]\nsettings.path = ["{long}a", "{long}b"]\n'
+    _, cells = parse_suite(BASE.replace("[workload]", grid + "[workload]").encode(), "my.toml")
+    assert len({cell.name for cell in cells}) == 2
+    assert all(len(cell.name) == 120 for cell in cells)
+
+
 def test_a_link_axis_replaces_the_other_way_of_giving_it() -> None:
     text = BASE.replace("[workload]", "[grid]\nlink.ratio = [0.5, 2]\n[workload]")
     _, cells = parse_suite(text.encode(), "my.toml")
