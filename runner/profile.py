@@ -14,6 +14,7 @@ import msgspec
 
 from kvbench.analysis.nsys import read_nsys
 from kvbench.engines.arm import Arm
+from kvbench.engines.conversing import CONVERSATION
 from kvbench.engines.process import EndOfOutput, LineProcess, LineTimeout
 from kvbench.engines.protocol import Task
 from kvbench.engines.recorder import Answer, Request
@@ -89,10 +90,8 @@ def record(arm: Arm, task: Task, recorder: Recorder, run_s: float) -> Capture:
             f"arm {arm.name!r}: engine {arm.engine!r} keeps no op log; record it with nsys "
             "yourself and read it with kvbench profile --import FILE"
         )
-    if task.options:
-        raise UsageError(
-            f"a task with {min(task.options)!r} cannot be recorded; use a text workload"
-        )
+    if unknown := sorted(task.options.keys() - {CONVERSATION}):
+        raise UsageError(f"a task with {unknown[0]!r} cannot be recorded; use a text workload")
     source = choose_source(arm, recorder)
     with tempfile.TemporaryDirectory(prefix="kvbench-profile-") as directory:
         return _record(arm, task, run_s, Path(directory), source)
@@ -122,6 +121,7 @@ def _record(arm: Arm, task: Task, run_s: float, directory: Path, source: Source)
         prompts=[list(p) for p in task.prompts if not isinstance(p, str)],
         generate=task.generate,
         warmup=max(task.warmup, 1),
+        options=task.options,
         answer=str(answer_path),
         source=source,
     )

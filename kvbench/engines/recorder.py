@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from kvbench.engines.conversing import CONVERSATION, conversation_task
+from kvbench.engines.protocol import Task
 from kvbench.errors import KvbenchError
 from kvbench.records import Result
 from kvbench.records.capture import Capture, Source
+
+if TYPE_CHECKING:
+    from kvbench.decoder.conversation import ConversationRun
+    from kvbench.decoder.session import DecodeRun
+    from kvbench.decoder.settings import DecoderSettings
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,6 +36,8 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     warmup: int
     answer: str
     """Path of the answer."""
+    options: dict[str, Any] = {}
+    """The task's: ``conversation`` or nothing."""
     source: Source = "oplog"
     """What records: this process itself, or (nsys) the tool that it runs under."""
 
@@ -43,26 +52,22 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
 
 def record(request: Request) -> Answer:
     """Decode the request's task."""
-    from kvbench.decoder.model import open_model
-    from kvbench.decoder.session import DecodeTask, run_task
     from kvbench.decoder.settings import parse
     from kvbench.device.capture import capture
     from kvbench.engines.cupti_trace import CuptiTrace
 
     keeps_log = request.source != "nsys"
     settings = msgspec.structs.replace(parse(request.settings), record=keeps_log)
-    task = DecodeTask(request.prompts, generate=request.generate, warmup=request.warmup)
-    model = open_model(request.model)
     if request.source == "cupti":
         with CuptiTrace() as trace:
-            done = run_task(model, settings, task)
+            done = _decode(request, settings)
         assert done.log is not None
         captured = trace.capture(
             done.log, request.arm, warmup=request.warmup, token_count=done.result.tokens
         )
         waits = msgspec.structs.replace(captured, waits=done.result.waits)
         return Answer(result=done.result, capture=waits)
-    done = run_task(model, settings, task)
+    done = _decode(request, settings)
     if done.log is None:
         return Answer(result=done.result)
     import kvbench
@@ -76,6 +81,24 @@ def record(request: Request) -> Answer:
         waits=done.result.waits,
     )
     return Answer(result=done.result, capture=captured)
+
+
+def _decode(request: Request, settings: DecoderSettings) -> DecodeRun | ConversationRun:
+    from kvbench.decoder.conversation import run_conversations
+    from kvbench.decoder.model import open_model
+    from kvbench.decoder.session import DecodeTask, run_task
+
+    model = open_model(request.model)
+    if CONVERSATION not in request.options:
+        task = DecodeTask(request.prompts, generate=request.generate, warmup=request.warmup)
+        return run_task(model, settings, task)
+    asked = Task(
+        prompts=list(request.prompts),
+        generate=request.generate,
+        warmup=request.warmup,
+        options=request.options,
+    )
+    return run_conversations(model, settings, conversation_task(asked))
 
 
 def main(path: str) -> int:

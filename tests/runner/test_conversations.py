@@ -116,3 +116,31 @@ def test_a_charged_wait_is_a_label_of_the_experiment() -> None:
     (label,) = _charged(charged)
     assert label.startswith("MODEL: a stated cost is charged") and "stock 243.7 us" in label
     assert _charged(load_suite("sync-elision")[0]) == []
+
+
+def test_conversations_are_profiled_call_by_call_s5(spoken: Path) -> None:
+    """The origin's table: fewer synchronize calls, every other API call as often."""
+    from collections import Counter
+
+    from kvbench.engines.recorder import Request, record
+
+    made = task(suite(spoken))
+    calls: dict[str, Counter[str]] = {}
+    for waits in ("stock", "elided"):
+        request = Request(
+            arm=waits,
+            model=MODEL,
+            settings={"waits": waits, "draft": "layers:1", "resident": True},
+            prompts=[list(p) for p in made.prompts if not isinstance(p, str)],
+            generate=made.generate,
+            warmup=made.warmup,
+            answer="",
+            options=made.options,
+        )
+        capture = record(request).capture
+        assert capture is not None
+        calls[waits] = Counter(call.name for call in capture.api)
+    stock, elided = calls["stock"], calls["elided"]
+    fewer = {name for name in stock if elided[name] != stock[name]}
+    assert fewer == {"cudaStreamSynchronize"}
+    assert elided["cudaStreamSynchronize"] <= 0.342 * stock["cudaStreamSynchronize"]
