@@ -16,5 +16,6 @@ from tests.assets.sources import asset_of, register
 archive, changes, limit, *arguments = sys.argv[1:]
 register(asset_of(Path(archive), **json.loads(changes)))
 if int(limit):
+    sys.dont_write_bytecode = True  # a cut-off .pyc would fail whoever imports it next
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
 sys.exit(main(["assets", *arguments]))

@@ -172,11 +172,12 @@ def test_closed_stdout_is_no_reason_to_lose_runs(tmp_path: Path, own_arm: Path) 
 
 
 def test_a_full_disk_stops_it_with_one_line_and_it_goes_on_later(
-    tmp_path: Path, own_arm: Path
+    tmp_path: Path, own_arm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file-size limit stands for the full disk: the kernel refuses in the middle of a write."""
     import resource
 
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # the limit would cut off .pyc files too
     suite = write_suite(tmp_path, {"a": {}, "b": {}}, "blocks = 4")
 
     def limit() -> None:
