@@ -26,7 +26,11 @@ GROUP = 8
 """Blocks per group of padding: 8 x 34 and 8 x 18 are multiples of 16."""
 
 _HALF = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
-"""Every float16 as float32: a lookup is exact and twice as fast as NumPy's cast."""
+"""Every float16 as float32."""
+_HALF_BITS = np.int32(-(1 << 31) | 0x0FFFE000)
+"""Sign (copied upwards by the shift of a signed value), exponent and mantissa, shifted by 13."""
+_HALF_SCALE = np.float32(2.0**112)
+_HALF_END = np.float32(65536)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +99,14 @@ class F16(KVType):
         out[:, : self.row_bytes] = rows.astype(np.float16).view(np.uint8)
 
     def decode(self, rows: Bytes, out: F32) -> None:
-        halves = rows.view(np.uint16)[:, : self.values]
-        np.take(_HALF, halves, out=out, mode="clip")
+        """Sign, exponent and mantissa move to float32's places and the exponent's bias is made up
+        for by an exact product; infinities and NaN, which that turns large, come from the table."""
+        bits = out.view(np.int32)
+        np.left_shift(rows.view(np.int16)[:, : self.values], 13, out=bits, dtype=np.int32)
+        np.bitwise_and(bits, _HALF_BITS, out=bits)
+        np.multiply(out, _HALF_SCALE, out=out)
+        if out.max(initial=0) >= _HALF_END or out.min(initial=0) <= -_HALF_END:
+            np.take(_HALF, rows.view(np.uint16)[:, : self.values], out=out, mode="clip")
 
 
 class _Blocks(KVType):

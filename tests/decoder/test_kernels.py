@@ -119,3 +119,16 @@ def test_padding_is_part_of_the_window() -> None:
     """T5: six blocks of q8_0 take eight: the allocated row is larger than the logical one."""
     codec = kv_type("q8_0", n_kv_heads=3, head_dim=64)
     assert (codec.row_bytes, codec.pitch) == (204, 272)
+
+
+def test_every_half_decodes_exactly() -> None:
+    """All 65,536 float16 values, subnormals, infinities and NaN included, as NumPy casts them."""
+    every = np.arange(1 << 16, dtype=np.uint16)
+    codec = kv_type("f16", n_kv_heads=1, head_dim=64)
+    for part in (every, every[(every & 0x7C00) != 0x7C00]):
+        rows = np.ascontiguousarray(part[: len(part) // 64 * 64].reshape(-1, 64))
+        out = np.empty(rows.shape, np.float32)
+        codec.decode(rows.view(np.uint8), out)
+        want = rows.view(np.float16).astype(np.float32)
+        assert out[~np.isnan(want)].tobytes() == want[~np.isnan(want)].tobytes()
+        assert np.isnan(out[np.isnan(want)]).all()
