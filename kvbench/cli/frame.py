@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import threading
 from collections.abc import Sequence
 from types import FrameType
 from typing import Any
@@ -85,14 +86,14 @@ def main(args: Sequence[str] | None = None) -> int:
     if "_KVBENCH_COMPLETE" in os.environ:
         group.main(argv, prog_name=PROG)  # click answers the shell and exits
     guard = Guard(PROG)
-    before = _terminate_like_interrupt()
+    before = _stop_at_signals()
     try:
         with guard:
             guard.exit_code = _invoke(argv)
             sys.stdout.flush()
     finally:
-        if before is not None:
-            signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     return guard.exit_code
 
 
@@ -105,13 +106,28 @@ def _invoke(argv: list[str]) -> int:
     return returned if isinstance(returned, int) else 0
 
 
-def _terminate_like_interrupt() -> Any:
-    """Make SIGTERM unwind like Ctrl-C; returns the handler to restore, None off the main thread."""
+class _Stop(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM.
 
-    def interrupt(_signum: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+    Its own class, since an interpreter that saw a plain KeyboardInterrupt leave any ``exec`` of
+    a string (each dataclass has one) ends by SIGINT later, whatever exit code was returned.
+    """
 
-    try:
-        return signal.signal(signal.SIGTERM, interrupt)
-    except ValueError:
-        return None
+
+def _stop_at_signals() -> dict[signal.Signals, Any]:
+    """Make Ctrl-C and SIGTERM unwind alike; returns the handlers to restore, by signal.
+
+    A signal that the parent had ignored (``nohup``) stays ignored. Off the main thread nothing
+    can be set, and nothing is.
+    """
+
+    def stop(_signum: int, _frame: FrameType | None) -> None:
+        raise _Stop
+
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {n: handler for n, handler in before.items() if handler not in (signal.SIG_IGN, None)}
+    for number in before:
+        signal.signal(number, stop)
+    return before

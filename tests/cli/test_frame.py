@@ -167,7 +167,9 @@ def test_debug_shows_the_traceback(
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-def test_signals_end_in_130_without_a_traceback(signum: int) -> None:
+@pytest.mark.parametrize("waits", ["time.sleep(60)", "exec('import time; time.sleep(60)')"])
+def test_signals_end_in_130_without_a_traceback(signum: int, waits: str) -> None:
+    """Wherever they arrive: CPython treats what leaves an ``exec`` of a string in its own way."""
     code = (
         "import signal, sys, time, types, click\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in background jobs
@@ -176,7 +178,7 @@ def test_signals_end_in_130_without_a_traceback(signum: int) -> None:
         "@click.command('wait')\n"
         "def command():\n"
         "    print('waiting', flush=True)\n"
-        "    time.sleep(60)\n"
+        f"    {waits}\n"
         "m = types.ModuleType('waiting'); m.command = command; sys.modules['waiting'] = m\n"
         "COMMANDS['wait'] = Entry('waiting', 'Waits.')\n"
         "sys.exit(main(['wait']))\n"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 ARM = Path(__file__).with_name("synthetic_arm.py")
@@ -32,6 +34,20 @@ class Told:
     @contextlib.contextmanager
     def watch(self, _title: str, _steps: int) -> Iterator[Told]:
         yield self
+
+
+@pytest.fixture
+def own_arm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the arm in this test's directory, so that its processes can be told apart."""
+    copy = tmp_path / "arm_of_this_test.py"
+    shutil.copy(ARM, copy)
+    monkeypatch.setattr(sys.modules[__name__], "COMMAND", [sys.executable, "-I", "-S", str(copy)])
+    return copy
+
+
+def processes_of(arm: Path) -> list[int]:
+    every = psutil.process_iter(["cmdline"])
+    return [process.pid for process in every if str(arm) in (process.info["cmdline"] or [])]
 
 
 @pytest.fixture

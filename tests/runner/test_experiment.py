@@ -18,7 +18,7 @@ from runner.ab import Finished
 from runner.local import LocalExecutor
 from runner.plan import load_plan
 from runner.store import judge_again, load_summary
-from tests.runner.conftest import Told, write_suite
+from tests.runner.conftest import Told, processes_of, write_suite
 
 
 def experiment(
@@ -120,14 +120,12 @@ def test_a_hung_arm_is_ended_at_its_time_out(tmp_path: Path, told: Told) -> None
     assert "no answer within" in done.summary.cells[0].comparisons[0].reason
 
 
-def test_children_that_linger_are_ended_and_harm_nobody(tmp_path: Path, told: Told) -> None:
-    import psutil
-
+def test_children_that_linger_are_ended_and_harm_nobody(
+    tmp_path: Path, told: Told, own_arm: Path
+) -> None:
     done = experiment(tmp_path, told, {"a": {"mode": "linger"}, "b": {"mode": "linger"}})
     assert done.summary.exit_code == 0
-    script = str(Path(__file__).with_name("synthetic_arm.py"))
-    left = [p.pid for p in psutil.process_iter(["cmdline"]) if script in (p.info["cmdline"] or [])]
-    assert left == []
+    assert processes_of(own_arm) == []
 
 
 def test_a_baseline_that_cannot_start_fails_its_rehearsal(tmp_path: Path, told: Told) -> None:
