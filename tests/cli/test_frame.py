@@ -168,8 +168,8 @@ def test_debug_shows_the_traceback(
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("waits", ["time.sleep(60)", "exec('import time; time.sleep(60)')"])
-def test_signals_end_in_130_without_a_traceback(signum: int, waits: str) -> None:
-    """Wherever they arrive: CPython treats what leaves an ``exec`` of a string in its own way."""
+def test_signals_end_in_130_without_a_traceback(tmp_path: Path, signum: int, waits: str) -> None:
+    """Wherever they arrive; under ``-m`` CPython treats what left an ``exec`` in its own way."""
     code = (
         "import signal, sys, time, types, click\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in background jobs
@@ -183,8 +183,15 @@ def test_signals_end_in_130_without_a_traceback(signum: int, waits: str) -> None
         "COMMANDS['wait'] = Entry('waiting', 'Waits.')\n"
         "sys.exit(main(['wait']))\n"
     )
+    (tmp_path / "waiter.py").write_text(code)
+    root = str(Path(__file__).resolve().parents[2])
     with subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "waiter"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as child:
         assert child.stdout is not None and child.stdout.readline() == "waiting\n"
         child.send_signal(signum)
