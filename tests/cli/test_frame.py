@@ -17,6 +17,7 @@ from kvbench import errors
 from kvbench.cli import frame, main
 from kvbench.cli.table import COMMANDS, Entry
 
+WAIT = "print('waiting', flush=True); time.sleep(60)"
 HEAVY = {"numpy", "rich", "msgspec", "pandas", "jinja2", "plotly", "httptools", "gguf", "asyncio"}
 
 
@@ -167,7 +168,7 @@ def test_debug_shows_the_traceback(
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("waits", ["time.sleep(60)", "exec('import time; time.sleep(60)')"])
+@pytest.mark.parametrize("waits", [WAIT, f"exec({WAIT!r})"])
 def test_signals_end_in_130_without_a_traceback(tmp_path: Path, signum: int, waits: str) -> None:
     """Wherever they arrive; under ``-m`` CPython treats what left an ``exec`` in its own way."""
     code = (
@@ -177,7 +178,6 @@ def test_signals_end_in_130_without_a_traceback(tmp_path: Path, signum: int, wai
         "from kvbench.cli.table import COMMANDS, Entry\n"
         "@click.command('wait')\n"
         "def command():\n"
-        "    print('waiting', flush=True)\n"
         f"    {waits}\n"
         "m = types.ModuleType('waiting'); m.command = command; sys.modules['waiting'] = m\n"
         "COMMANDS['wait'] = Entry('waiting', 'Waits.')\n"
