@@ -165,7 +165,9 @@ def scenarios(draw: st.DrawFn) -> Scenario:
 
 def _holds(scenario: Scenario, seed: int) -> None:
     want = ordered(scenario)
-    assert not want.error
+    if want.error:  # a drawn limit can leave less than the ordered path itself needs
+        assert "bytes of device memory" in want.error
+        return
     plain = run_scenario(scenario, picker=IssueOrder(0))
     assert (plain.error, plain.leaked) == ("", "")
     assert plain.digest == want.digest
