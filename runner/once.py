@@ -28,6 +28,8 @@ class Request(msgspec.Struct, frozen=True):
     generate: int = 48
     sequences: int = 1
     seed: int = 1
+    seeded: bool = False
+    """Start from ``prompt_tokens`` seeded rows instead of a prompt's prefill."""
     warmup: int = 1
     settings: tuple[str, ...] = ()
     """``NAME=VALUE`` for the decoder, values as in TOML."""
@@ -42,18 +44,24 @@ class Once(msgspec.Struct, frozen=True):
     tokens: list[list[int]]
     texts: list[str]
     result: Result
+    history: str = ""
+    """Label of a seeded history; empty for a prompt's prefill."""
 
 
 def decode_once(request: Request) -> Once:
     """Decode ``request``. Raises UsageError for what cannot be decoded as asked."""
     from kvbench.decoder.model import open_model
+    from kvbench.decoder.seeded import SeededHistory
     from kvbench.decoder.session import DecodeTask, run_task
     from kvbench.decoder.settings import parse
 
     settings = parse(read_settings(request.settings))
     model = open_model(request.model)
     prompts = _prompts(model, request)
-    task = DecodeTask(prompts=prompts, generate=request.generate, warmup=request.warmup)
+    history = SeededHistory(request.prompt_tokens, request.seed) if request.seeded else None
+    task = DecodeTask(
+        prompts=prompts, generate=request.generate, warmup=request.warmup, history=history
+    )
     run = run_task(model, settings, task)
     tokenizer = model.tokenizer
     return Once(
@@ -63,6 +71,7 @@ def decode_once(request: Request) -> Once:
         tokens=run.tokens,
         texts=[tokenizer.decode(ids) for ids in run.tokens] if tokenizer else [],
         result=run.result,
+        history=history.label() if history else "",
     )
 
 
@@ -83,8 +92,14 @@ def read_settings(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def _prompts(model: Model, request: Request) -> list[list[int]]:
-    from kvbench.workloads import prompt_tokens
+    from kvbench.workloads import prompt_tokens, seeded_prompts
 
+    if request.seeded:
+        if request.prompt is not None:
+            raise UsageError("a prompt and a seeded history exclude each other")
+        if request.prompt_tokens < 1 or request.seed < 0:
+            raise UsageError("a seeded history needs 1 token or more, and a seed from 0")
+        return seeded_prompts(request.sequences, request.seed)
     if request.prompt is not None:
         if model.tokenizer is None:
             raise UsageError(f"model {model.ref} has no tokenizer: it cannot take a text")

@@ -85,7 +85,9 @@ def _options(workload: Workload) -> dict[str, Any]:
 def _prompts(workload: Workload, model: str) -> list[list[int] | str]:
     sequences = range(workload.sequences)
     if workload.history == "seeded":
-        return [[(workload.seed + index) % 97 + 1] for index in sequences]
+        from kvbench.workloads import seeded_prompts
+
+        return [*seeded_prompts(workload.sequences, workload.seed)]
     from kvbench.decoder.model import open_model
     from kvbench.workloads import KINDS, prompt_text, prompt_tokens
 

@@ -264,6 +264,8 @@ def _labels(plan: Plan, suite: Suite) -> tuple[str, ...]:
         labels.append("ATTACHED: servers that were already running, not fresh processes")
     labels += dict.fromkeys(link.label for link in plan.links.values())
     labels += _charged(suite)
+    if "seeded" in (suite.workload.history, *suite.grid.get("workload.history", ())):
+        labels.append("SEEDED HISTORY: contexts are seeded rows, not a prompt's prefill")
     return tuple(labels)
 
 

@@ -19,6 +19,13 @@ if TYPE_CHECKING:
     "--kind", default="prose", show_default=True, help="prose, code, json, dialogue or a file."
 )
 @click.option("--prompt-tokens", type=int, default=1024, show_default=True)
+@click.option(
+    "--history",
+    type=click.Choice(["text", "seeded"]),
+    default="text",
+    show_default=True,
+    help="seeded: start from drawn KV rows (any length at once), not from a prompt's prefill.",
+)
 @click.option("--generate", type=int, default=48, show_default=True, help="Tokens a sequence.")
 @click.option("--sequences", type=click.IntRange(1, 64), default=1, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
@@ -31,6 +38,7 @@ def command(
     prompt: str | None,
     kind: str,
     prompt_tokens: int,
+    history: str,
     generate: int,
     sequences: int,
     seed: int,
@@ -49,6 +57,7 @@ def command(
         generate=generate,
         sequences=sequences,
         seed=seed,
+        seeded=history == "seeded",
         settings=settings,
     )
     with shown_pulls():
@@ -64,9 +73,12 @@ def _lines(once: Once) -> list[str]:
     result, metrics = once.result, once.result.metrics
     lines = [*once.texts, "--"] if once.texts else []
     counts = sorted(set(once.prompt_tokens))
+    start = f"{'/'.join(map(str, counts))} tokens of prompt"
+    if once.history:
+        start = f"a history not from a prompt ({once.history})"
     lines.append(
-        f"{once.model} ({once.model_digest[:12]}): {result.sequences} x"
-        f" {'/'.join(map(str, counts))} tokens of prompt, {result.tokens} decoded"
+        f"{once.model} ({once.model_digest[:12]}): {result.sequences} x {start},"
+        f" {result.tokens} decoded"
     )
     lines.append(
         f"{result.tokens / result.decode_s:.2f} tokens/s, {metrics['step_ms']:.2f} ms/step"

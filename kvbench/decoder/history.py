@@ -42,7 +42,6 @@ def insert(engine: Engine, sequence: int, snapshot: Snapshot) -> None:
     engine.drain("load")
     engine.cache.append([(sequence, snapshot.positions)])
     engine.cache.prefix.rewrite()
-    cells = engine.cache.cells[sequence]
     row, state = 0, 0
     for stage in engine.stages:
         for item in stage.layers:
@@ -50,11 +49,22 @@ def insert(engine: Engine, sequence: int, snapshot: Snapshot) -> None:
                 _write(stage, _state_span(engine, item, sequence), snapshot.states[state])
                 state += 1
                 continue
-            for part, span in enumerate(_streams(engine, item, sequence)):
-                held = _read(stage, span).reshape(-1, engine.cache.pitch)
-                held[cells] = snapshot.rows[row, part]
-                _write(stage, span, held.ravel())
+            for part in (0, 1):
+                place_rows(engine, stage, item, sequence, part, snapshot.rows[row, part])
             row += 1
+
+
+def place_rows(
+    engine: Engine, stage: Stage, item: AttentionLayer, sequence: int, part: int, rows: Bytes
+) -> None:
+    """Write all of a sequence's rows of one layer; ``part``: 0 for K, 1 for V.
+
+    ``rows``: [positions, pitch] uint8. Nothing may be in flight.
+    """
+    span = _streams(engine, item, sequence)[part]
+    held = _read(stage, span).reshape(-1, engine.cache.pitch)
+    held[engine.cache.cells[sequence]] = rows
+    _write(stage, span, held.ravel())
 
 
 def _streams(engine: Engine, item: AttentionLayer, sequence: int) -> list[Span]:

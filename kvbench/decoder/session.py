@@ -21,6 +21,7 @@ from kvbench.decoder.engine import Engine
 from kvbench.decoder.faults import DelayHooks, hooks_for
 from kvbench.decoder.history import extract, insert
 from kvbench.decoder.model import Model
+from kvbench.decoder.seeded import SeededHistory, fill
 from kvbench.decoder.settings import WEIGHT_BYTES, DecoderSettings
 from kvbench.decoder.speculation import Speculation
 from kvbench.device.cpu.explorer import Picker
@@ -47,6 +48,8 @@ class DecodeTask:
     """Keep the top-2 of every position."""
     snapshots: bool = True
     """Start from kept prefills; False runs the prompt through the transport."""
+    history: SeededHistory | None = None
+    """Start from seeded rows instead of the prompts' prefill; a prompt is one token then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +77,13 @@ def run_task(
     """Decode ``task``. ``hooks`` replaces the faults and delays that the settings name."""
     _check(model, settings, task)
     steps = task.warmup + task.generate
-    longest = max(len(p) for p in task.prompts)
+    longest = max(len(p) for p in task.prompts) + (task.history.tokens if task.history else 0)
     capacity = settings.context or longest + steps
     log = OpLog() if settings.record or settings.telemetry > 1 else None
     hooks = hooks or hooks_for(settings)
     served = [task.prompts[hooks.history_of(i)][:-1] for i in range(len(task.prompts))]
-    started = [_history(model, p, settings) if task.snapshots else None for p in served]
+    kept_prefills = task.snapshots and task.history is None
+    started = [_history(model, p, settings) if kept_prefills else None for p in served]
     engine = Engine(
         model,
         settings,
@@ -92,6 +96,7 @@ def run_task(
     )
     collect = Collector(len(task.prompts), task.detail, task.warmup)
     with engine, ExitStack() as stack:
+        seeded = None if task.history is None else fill(engine, task.history)
         for sequence, (prompt, kept) in enumerate(zip(task.prompts, started, strict=True)):
             if kept is None:
                 engine.prefill(sequence, prompt[:-1])
@@ -121,6 +126,8 @@ def run_task(
             log.mark(END)
         done = counts(engines).since(before)
         result = _result(engines, speculation, task, collect, started, begin, done)
+        if seeded is not None:
+            result.hashes["history"] = seeded
     return DecodeRun(collect.tokens, collect.top2, collect.sequence_hashes(), result, log)
 
 
@@ -143,6 +150,10 @@ def _check(model: Model, settings: DecoderSettings, task: DecodeTask) -> None:
         bad = next((t for t in prompt if not 0 <= t < vocabulary), None)
         if bad is not None:
             raise UsageError(f"prompt {i}: token {bad} is outside the vocabulary of {vocabulary}")
+    if task.history is not None and any(len(prompt) != 1 for prompt in task.prompts):
+        raise UsageError("history: seeded rows stand for the prompt; each prompt is one token then")
+    if task.history is not None and settings.speculates:
+        raise UsageError(f"draft = {settings.draft!r}: not on a seeded history; use history = text")
     if task.teacher is not None and settings.speculates:
         raise UsageError("teacher: forced tokens and a draft exclude each other")
     if task.teacher is not None:
@@ -216,6 +227,7 @@ def _result(
             **spoken,
             **charged(engine.settings),
             **races_of(engine.log),
+            **({"history": task.history.label()} if task.history else {}),
         },
         memory=memory_of(engines),
         sequences=sequences,

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from kvbench.decoder.settings import DecoderSettings
 
 DEFAULT_MODEL = "smollm2"
+HISTORY = "history"
+"""Task option: ``{"tokens": N, "seed": S}``, seeded rows instead of a prompt's prefill."""
 CAPABILITIES = ["tokens", "top2", "teacher", "logits-hash", "bytes", "parallel", "audit"]
 LIBRARIES = ("numpy", "msgspec")
 """Whose versions belong to the receipt: they take part in the arithmetic or the data."""
@@ -89,16 +91,19 @@ class Reference:
 
 
 def _decode_task(task: Task) -> DecodeTask:
+    from kvbench.decoder import seeded
     from kvbench.decoder.session import DecodeTask
 
-    if task.options:
-        raise EngineFailure("option", f"task option {min(task.options)!r} is unknown")
+    unknown = sorted(set(task.options) - {HISTORY})
+    if unknown:
+        raise EngineFailure("option", f"task option {unknown[0]!r} is unknown")
     return DecodeTask(
         prompts=token_ids(task),
         generate=task.generate,
         warmup=task.warmup,
         teacher=task.teacher,
         detail=task.detail,
+        history=seeded.parse(task.options[HISTORY]) if HISTORY in task.options else None,
     )
 
 

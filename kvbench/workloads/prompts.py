@@ -136,3 +136,8 @@ def _endless(texts: Corpus, digest: bytes) -> Iterator[str]:
             chance.shuffle(order)
         for i in range(n):
             yield texts.pieces[order[(start + i) % n]]
+
+
+def seeded_prompts(sequences: int, seed: int) -> list[list[int]]:
+    """One token for each sequence: what is fed after a history of seeded rows."""
+    return [[(seed + index) % 97 + 1] for index in range(sequences)]

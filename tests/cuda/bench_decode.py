@@ -22,51 +22,16 @@ import numpy as np
 from kvbench.decoder.engine import Engine
 from kvbench.decoder.model import open_model
 from kvbench.decoder.readback import StepOutput
+from kvbench.decoder.seeded import SeededHistory, fill
 from kvbench.decoder.settings import DecoderSettings
 from kvbench.decoder.stage import AttentionLayer
 from kvbench.device.cuda import products
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.rates import measure
-from kvbench.device.kvtypes import kv_type as codec_of
 from kvbench.device.memory import Span
 from kvbench.transport.window import Geometry
 
 WARMUP, STEPS = 10, 32
-
-
-def seeded_rows(engine: Engine) -> np.ndarray:
-    """[2048, pitch]: 1024 encoded standard normal rows, twice over."""
-    config = engine.model.config
-    codec = codec_of(
-        engine.settings.kv_type, n_kv_heads=config.n_kv_heads, head_dim=config.head_dim
-    )
-    rng = np.random.default_rng(1)
-    out = np.zeros((1024, codec.pitch), np.uint8)
-    codec.encode(rng.standard_normal((1024, codec.values), np.float32), out)
-    return np.concatenate([out, out])
-
-
-def fill(engine: Engine, rows: int) -> None:
-    """The seeded history: block b of layer l is the drawn rows from 37 l + 101 b + 11 part on."""
-    drawn = seeded_rows(engine)
-    pitch = engine.cache.pitch
-    for stage in engine.stages:
-        for item in stage.layers:
-            if not isinstance(item, AttentionLayer):
-                continue
-            buffer = item.storage.buffer
-            for part in (0, 1):
-                for start in range(0, rows, 1024):
-                    n = min(1024, rows - start)
-                    turn = (37 * item.layer + 101 * (start // 1024) + 11 * part) % 1024
-                    block = drawn[turn : turn + n].reshape(-1)
-                    at = item.storage.row(part, 0, start)
-                    if buffer.space == "host":
-                        buffer.raw[at : at + n * pitch] = block
-                    else:
-                        buffer.raw[at : at + n * pitch].set(block)
-    engine.cache.append([(0, rows)])
-    engine.cache.prefix.rewrite()
 
 
 def copies_alone(engine: Engine, geometry: Geometry) -> tuple[float, int]:
@@ -117,7 +82,7 @@ def arm(model: Any, name: str, rows: int, settings: DecoderSettings) -> dict[str
     began = time.perf_counter()
     blocks = 4 if rows < 50_000 else 2 if rows < 100_000 else 1
     with Engine(model, settings, 1, rows + WARMUP + blocks * STEPS + 64) as engine:
-        fill(engine, rows)
+        fill(engine, SeededHistory(rows))
         engine.drain("start")
         alone, moved = 0.0, 0
         if not settings.resident:

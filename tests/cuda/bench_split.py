@@ -13,8 +13,9 @@ import cupy
 
 from kvbench.decoder.engine import Engine
 from kvbench.decoder.model import open_model
+from kvbench.decoder.seeded import SeededHistory, fill
 from kvbench.decoder.settings import DecoderSettings
-from tests.cuda.bench_decode import STEPS, WARMUP, decode, fill
+from tests.cuda.bench_decode import STEPS, WARMUP, decode
 
 ARMS: dict[str, dict[str, Any]] = {
     "one, depth1": {"depth": 1},
@@ -34,7 +35,7 @@ def main() -> None:
             **arm,
         )  # fmt: skip
         with Engine(model, settings, 1, context + WARMUP + STEPS + 64) as engine:
-            fill(engine, context - 256)
+            fill(engine, SeededHistory(context - 256))
             engine.drain("start")
             took, tokens, logits = decode(engine, 1)
             print(

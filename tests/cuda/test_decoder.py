@@ -10,6 +10,7 @@ import pytest
 from kvbench.decoder.engine import Engine
 from kvbench.decoder.faults import find
 from kvbench.decoder.model import open_model
+from kvbench.decoder.seeded import SeededHistory
 from kvbench.decoder.session import DecodeRun, DecodeTask, run_task
 from kvbench.decoder.settings import DecoderSettings
 from kvbench.device.cuda.device import CudaDevice
@@ -160,3 +161,16 @@ def test_memory_does_not_grow(device: CudaDevice) -> None:
             engine.generate({0: 1}, 600, lambda _: None)
             free.append(engine.devices[0].free_bytes())
         assert free[1] == free[2]
+
+
+def test_a_seeded_history_gives_the_same_bytes_at_every_depth() -> None:
+    """The arms of a context sweep start from the same rows, host-resident or not (T18)."""
+    opened = open_model("synthetic:small,layers=4,head_dim=64,context=66000")
+    task = DecodeTask([[3]], STEPS, history=SeededHistory(65_536))
+    arms: list[dict[str, Any]] = [{"resident": True}, {"direct": True}]
+    arms += [{"depth": depth, "graphs": True, "budget_mib": 0} for depth in (0, 1, 2, 4)]
+    hashes = [
+        run_task(opened, DecoderSettings(device="cuda", audit=True, **arm), task).result.hashes
+        for arm in arms
+    ]
+    assert all(found == hashes[0] for found in hashes)
