@@ -49,7 +49,8 @@ def summarise_arm(
 
 
 def _geometric(logs: Sequence[float]) -> float | None:
-    return math.exp(sum(logs) / len(logs)) if logs else None
+    # fsum: the same bits under every version of Python.
+    return math.exp(math.fsum(logs) / len(logs)) if logs else None
 
 
 def _pass_speed(good: Iterable[tuple[RunLine, Result]], which: int) -> float | None:
@@ -59,8 +60,8 @@ def _pass_speed(good: Iterable[tuple[RunLine, Result]], which: int) -> float | N
 def _deviation(logs: Sequence[float]) -> float | None:
     if len(logs) < 2:
         return None
-    mean = sum(logs) / len(logs)
-    return math.sqrt(sum((x - mean) ** 2 for x in logs) / (len(logs) - 1))
+    mean = math.fsum(logs) / len(logs)
+    return math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / (len(logs) - 1))
 
 
 def _digests(results: Iterable[Result]) -> dict[str, tuple[str, ...]]:
@@ -83,13 +84,10 @@ def _waits(results: Sequence[Result]) -> dict[str, tuple[int, int, int]]:
 
 def _means(dicts: Sequence[dict[str, float]]) -> dict[str, float]:
     """Mean of each name over the runs that have it."""
-    totals: dict[str, float] = {}
-    counts: dict[str, int] = {}
-    for each in dicts:
-        for name, value in each.items():
-            totals[name] = totals.get(name, 0.0) + value
-            counts[name] = counts.get(name, 0) + 1
-    return {name: totals[name] / counts[name] for name in sorted(totals)}
+    columns = {
+        name: [each[name] for each in dicts if name in each] for name in sorted(set().union(*dicts))
+    }
+    return {name: math.fsum(values) / len(values) for name, values in columns.items()}
 
 
 def _merge(dicts: Iterable[Any], reduce: Callable[[list[float]], float]) -> dict[str, float]:

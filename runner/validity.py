@@ -82,8 +82,12 @@ def _counts(cell: Cell, results: Sequence[tuple[RunLine, Result]]) -> str | None
     """
     most = cell.workload.generate * cell.workload.sequences
     least = most - cell.workload.sequences
+    if not results:
+        return None
+    first, reference = results[0]
+    wanted = reference.metrics.get(CACHED_METRIC, 0.0)
+    usage = {name: n for name in USAGE if (n := reference.counters.get(name)) is not None}
     for run, result in results:
-        first, reference = results[0]
         # An answer of a conversation ends where the model ends it.
         if cell.workload.kind != CONVERSATIONS and not least <= result.tokens <= most:
             return f"{_where(run)}: {result.tokens} tokens; the task has {most}"
@@ -92,16 +96,16 @@ def _counts(cell: Cell, results: Sequence[tuple[RunLine, Result]]) -> str | None
                 f"token counts differ: {result.tokens} in {_where(run)}, "
                 f"{reference.tokens} in {_where(first)}"
             )
-        cached, wanted = (r.metrics.get(CACHED_METRIC, 0.0) for r in (result, reference))
+        cached = result.metrics.get(CACHED_METRIC, 0.0)
         in_side_file = (run.details or first.details) and not (result.metrics and reference.metrics)
         if cached != wanted and not in_side_file:
             return (
                 f"a cache served {cached:g} prompt tokens in {_where(run)}, "
                 f"{wanted:g} in {_where(first)}"
             )
-        for name in USAGE:
-            here, there = (r.counters.get(name) for r in (result, reference))
-            if here is not None and there is not None and here != there:
+        for name, there in usage.items():
+            here = result.counters.get(name)
+            if here is not None and here != there:
                 return f"{name} differs: {here} in {_where(run)}, {there} in {_where(first)}"
     return None
 

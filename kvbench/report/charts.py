@@ -1,15 +1,14 @@
-"""The pictures of report.html: a gain with its interval, gains along an axis, runs in order."""
+"""The pictures of gains in report.html: with its interval, by block, along an axis."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 
 from kvbench.analysis.ceiling import ceiling
-from kvbench.records import CellSummary, Comparison, RunValue
+from kvbench.records import CellSummary, Comparison
 from kvbench.report.svg import Scale, Svg, padded, ticks
-from kvbench.report.words import interval, number, percent
+from kvbench.report.words import interval, percent
 
 BAR_WIDTH, BAR_HEIGHT = 260.0, 22.0
 
@@ -43,8 +42,11 @@ def gain_bar(comparison: Comparison, scale: Scale, delta: float) -> str:
     return svg.render()
 
 
-def gain_by_block(comparison: Comparison, delta: float) -> str:
-    """Each block's own gain, with the estimate (a line) and its 95% interval (a band)."""
+def gain_by_block(comparison: Comparison, delta: float, *, dense: bool = False) -> str:
+    """Each block's own gain, with the estimate (a line) and its 95% interval (a band).
+
+    ``dense``: blocks have no tips of their own.
+    """
     changes = [_change(math.exp(d)) for d in comparison.d]
     if not changes or comparison.ratio is None:
         return ""
@@ -65,13 +67,28 @@ def gain_by_block(comparison: Comparison, delta: float) -> str:
         svg.text((56, y(tick) + 4), f"{tick:+.4g}%" if tick else "0%", "tick", "end")
     kind = f"verdict-{comparison.verdict.lower()}"
     svg.line((62, y(estimate)), (708, y(estimate)), f"whisker {kind}")
-    names = comparison.blocks if len(comparison.blocks) == len(changes) else range(len(changes))
-    for place, (block, change) in enumerate(zip(names, changes, strict=True)):
-        svg.mark((x(place), y(change)), 0, f"dot {kind}", f"block {block + 1}: {change:+.2f}%")
+    if dense:
+        svg.dots([(x(place), y(change)) for place, change in enumerate(changes)], 0, kind)
+    for place, (block, change) in enumerate(zip(block_numbers(comparison), changes, strict=True)):
+        if not dense:
+            svg.mark((x(place), y(change)), 0, f"dot {kind}", f"block {block}: {change:+.2f}%")
         if len(changes) <= 24:
-            svg.text((x(place), 156), f"{block + 1}", "tick", "middle")
+            svg.text((x(place), 156), f"{block}", "tick", "middle")
     svg.text((385, 168), "block", "tick", "middle")
     return svg.render()
+
+
+def block_numbers(comparison: Comparison) -> Sequence[int]:
+    """The number of each of ``comparison.d``, from 1: its block's, or its pair's."""
+    count = len(comparison.d)
+    names = comparison.blocks if len(comparison.blocks) == count else range(count)
+    return [name + 1 for name in names]
+
+
+def gains_in_words(comparison: Comparison) -> str:
+    """Each block's own gain as text."""
+    rows = zip(block_numbers(comparison), comparison.d, strict=True)
+    return ", ".join(f"{block}: {percent(math.exp(d))}" for block, d in rows)
 
 
 def gain_axis(scale: Scale) -> str:
@@ -83,62 +100,6 @@ def gain_axis(scale: Scale) -> str:
             svg.line((x, 12), (x, 16), "axis")
             svg.text((min(max(x, 14), BAR_WIDTH - 14), 10), f"{tick:+.4g}%", "tick", "middle")
     return svg.render()
-
-
-def runs_in_order(cell: CellSummary, arms: Mapping[str, int]) -> str:
-    """Every run's value in run order; blocks are separated, second passes shaded."""
-    values = [run.tok_s for run in cell.runs if run.tok_s is not None]
-    if not values:
-        return ""
-    svg = Svg(
-        720,
-        200,
-        f"Tokens/s of {len(cell.runs)} runs of {cell.name} in run order",
-        "Shaded: the second pass of a block. Hollow: not counted. Ringed: outlier. "
-        "The same values stand in the table of runs.",
-    )
-    low, high = padded(values)
-    x = Scale(0, max(len(cell.runs) - 1, 1), 62, 708)
-    y = Scale(low, high, 172, 10)
-    half = (x(1) - x(0)) / 2
-    for tick in ticks(low, high):
-        svg.line((62 - half, y(tick)), (708 + half, y(tick)), "grid")
-        svg.text((54 - half, y(tick) + 4), number(tick), "tick", "end")
-    for place, run in enumerate(cell.runs):
-        _run(svg, cell.runs, place, (x(place), half, y), arms.get(run.arm, 0))
-    svg.text((385, 197), "run order, block by block", "tick", "middle")
-    return svg.render()
-
-
-def _run(
-    svg: Svg, runs: Sequence[RunValue], place: int, at: tuple[float, float, Scale], arm: int
-) -> None:
-    run = runs[place]
-    x, half, y = at
-    previous = runs[place - 1] if place else None
-    if run.pass_ == 1 and (previous is None or previous.pass_ == 0):
-        length = sum(1 for _ in takewhile(lambda later: later.pass_ == 1, runs[place:]))
-        svg.rect((x - half, 10), 2 * half * length, 162, "shade")
-    if previous is None or (previous.block, previous.attempt) != (run.block, run.attempt):
-        svg.line((x - half, 10), (x - half, 172), "separator")
-        svg.text((x - half + 3, 183), f"{run.block + 1}{'′' * run.attempt}", "tick")
-    says = describe(run)
-    if run.tok_s is None:
-        svg.text((x, 168), "✗", "failed", "middle")
-        return
-    if run.outlier:
-        svg.mark((x, y(run.tok_s)), 0, "ring", size=8)
-    kind = f"dot arm{arm % 6}" + ("" if run.counted else " hollow")
-    svg.mark((x, y(run.tok_s)), arm, kind, says)
-
-
-def describe(run: RunValue) -> str:
-    """One run in words."""
-    value = f"{number(run.tok_s, 5)} tok/s" if run.tok_s is not None else f"failed: {run.failure}"
-    extra = [] if run.counted else ["not counted"]
-    extra += ["outlier"] if run.outlier else []
-    where = f"run {run.order + 1}, block {run.block + 1}, pass {run.pass_ + 1}, {run.arm}"
-    return f"{where}: {'; '.join([value, *extra, *run.violations])}"
 
 
 def numeric_axis(cells: Sequence[CellSummary]) -> str | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvbench.records import CellSummary, Comparison, Summary, Verdict
 from kvbench.records.capture import Capture
-from kvbench.report import charts, repeat, words
+from kvbench.report import charts, repeat, runs, words
 from kvbench.report.breakdown import PARTS, breakdowns, stacked
 from kvbench.report.ceilings import sentences
 from kvbench.report.differences import common, differing, flatten, program_of, settings_of
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _HERE = Path(__file__).parent
+DENSE_RUNS = 2000
+"""From so many runs on, a cell's pictures and its table of runs take their dense form."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ def render_html(summary: Summary, captures: Sequence[Capture] = ()) -> str:
     compared = [c for cell in summary.cells for c in cell.comparisons]
     arms = _arm_numbers(summary)
     scale = charts.gain_scale(compared, summary.delta)
+    dense = sum(len(cell.runs) for cell in summary.cells) >= DENSE_RUNS
     content = {
         "summary": summary,
         "words": words,
@@ -53,7 +56,8 @@ def render_html(summary: Summary, captures: Sequence[Capture] = ()) -> str:
         "rows": _rows(summary, scale),
         "gain_axis": Markup(charts.gain_axis(scale)),
         "along": [Picture(p.title, Markup(p.svg)) for p in _along(summary, arms)],
-        "cells": [_cell(cell, arms, summary.delta, summary.baseline) for cell in summary.cells],
+        "dense": dense,
+        "cells": [_cell(cell, summary, arms, dense) for cell in summary.cells],
         "timeline": Markup(draw(captures)),
         "captured": ", ".join(capture.arm for capture in captures),
         "breakdowns": breakdowns(captures),
@@ -144,7 +148,7 @@ def _along(summary: Summary, arms: dict[str, int]) -> list[Picture]:
     return [picture for picture in pictures if picture.svg]
 
 
-def _cell(cell: CellSummary, arms: dict[str, int], delta: float, baseline: str) -> dict[str, Any]:
+def _cell(cell: CellSummary, summary: Summary, arms: dict[str, int], dense: bool) -> dict[str, Any]:
     from markupsafe import Markup
 
     settings = [settings_of(arm) for arm in cell.arms]
@@ -162,15 +166,19 @@ def _cell(cell: CellSummary, arms: dict[str, int], delta: float, baseline: str) 
     ]
     return {
         "cell": cell,
-        "runs_chart": Markup(charts.runs_in_order(cell, arms)),
+        "runs_chart": Markup(runs.runs_in_order(cell, arms, dense=dense)),
+        "runs_text": runs.runs_as_text(cell) if dense else "",
         "differ": differing(settings),
         "same": common(settings),
         "programs_differ": differing(programs),
         "programs_same": common(programs),
         "workload": list(flatten({**cell.workload, "link": cell.link}).items()),
         "facts": [(n, v) for n, v in _all_rows(facts)],
-        "by_block": [Markup(charts.gain_by_block(c, delta)) for c in cell.comparisons],
-        "ceilings": sentences(cell, baseline),
+        "by_block": [
+            Markup(charts.gain_by_block(c, summary.delta, dense=dense)) for c in cell.comparisons
+        ],
+        "blocks_text": [charts.gains_in_words(c) if dense else "" for c in cell.comparisons],
+        "ceilings": sentences(cell, summary.baseline),
         "gate_report": list(flatten(cell.gate.report).items()),
     }
 

@@ -31,6 +31,11 @@ class Svg:
         ends = f'x1="{a[0]:.1f}" y1="{a[1]:.1f}" x2="{b[0]:.1f}" y2="{b[1]:.1f}"'
         self.parts.append(f'<line class="{kind}" {ends}/>')
 
+    def lines(self, ends: Sequence[tuple[Point, Point]], kind: str) -> None:
+        """Straight lines as one element."""
+        drawn = "".join(f"M{a[0]:.1f} {a[1]:.1f}L{b[0]:.1f} {b[1]:.1f}" for a, b in ends)
+        self.parts.append(f'<path class="{kind}" d="{drawn}"/>')
+
     def rect(self, corner: Point, width: float, height: float, kind: str, tip: str = "") -> None:
         """A rectangle from its upper left corner; ``tip`` shows when it is pointed at."""
         self.parts.append(
@@ -57,6 +62,12 @@ class Svg:
         x, y = at
         name, geometry = _SHAPES[shape % len(_SHAPES)]
         self.parts.append(f'<{name} class="{kind}" {geometry(x, y, size)}{_with_tip(name, tip)}')
+
+    def dots(self, points: Sequence[Point], shape: int, kind: str) -> None:
+        """Data points of one ``shape`` as one element, without tips."""
+        number = shape % len(_DOTS)
+        drawn = "".join(f"M{x:.1f} {y:.1f}{_DOTS[number]}" for x, y in points)
+        self.parts.append(f'<path class="dots{number} {kind}" d="{drawn}"/>')
 
     def render(self, style: str = "") -> str:
         """The element, safe to be put into HTML as it is. ``style``: for a file of its own."""
@@ -96,6 +107,8 @@ _SHAPES = (
     ("polygon", lambda x, y, s: _polygon(x, y, ((0, -1), (1, 0), (0, 1), (-1, 0)), s * 1.25)),
     ("polygon", lambda x, y, s: _polygon(x, y, ((0, -1), (1, 0.8), (-1, 0.8)), s * 1.15)),
 )
+_DOTS = ("h0", "h0", "m0-5 5 5-5 5-5-5z", "m0-4.6 4.6 8.3h-9.2z")
+"""The same shapes in one path: what follows a point. The first two are caps of empty lines."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,10 @@ def visible(text: object) -> str:
     For every string that comes from outside (prompts, model output, server errors, file names):
     none may move a terminal's cursor or reorder a line.
     """
-    return "".join(_visible_character(character) for character in str(text))
+    content = str(text)
+    if content.isprintable():
+        return content
+    return "".join(_visible_character(character) for character in content)
 
 
 def _visible_character(character: str) -> str:

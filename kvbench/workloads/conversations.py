@@ -121,7 +121,8 @@ def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
         import pyarrow.parquet
     except ImportError:
         raise UsageError(
-            f"workload {path}: reading parquet needs pyarrow (pip install pyarrow); JSONL does not"
+            f"workload {path}: Parquet needs the extra: pip install 'kvbench[parquet]'; "
+            "JSONL does not"
         ) from None
     try:
         rows = pyarrow.parquet.read_table(path).to_pylist()

@@ -122,6 +122,32 @@ def test_pictures_are_well_formed_and_named() -> None:
         assert "nan" not in picture and "inf" not in picture
 
 
+def test_a_large_sweep_is_drawn_densely_and_keeps_every_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One element an arm in a picture, a line a run in the table; remarks keep their marks."""
+    sparse = render_html(sweep())
+    monkeypatch.setattr("kvbench.report.page.DENSE_RUNS", 1)
+    dense = render_html(sweep())
+    Elements(dense)
+    assert len(dense) < len(sparse)
+    tables = re.findall(r"<pre>(.*?)</pre>", dense, flags=re.DOTALL)
+    for cell, table in zip(sweep().cells, tables, strict=True):
+        rows = [line.split() for line in table.splitlines()[1:]]
+        assert [(int(r[0]), int(r[1]), int(r[2]), int(r[3]), r[4]) for r in rows] == [
+            (run.order + 1, run.block + 1, run.attempt + 1, run.pass_ + 1, run.arm)
+            for run in cell.runs
+        ]
+        assert [float(r[5]) for r in rows] == [float(f"{run.tok_s:.6g}") for run in cell.runs]
+        assert table.count("thermal throttling") == 4
+        assert "outlier" in " ".join(rows[5])
+    (chart,) = re.findall(r'<svg role="img" aria-label="Tokens/s of[^"]*".*?</svg>', dense)[:1]
+    remarks = sum(bool(r.violations) or r.outlier for r in sweep().cells[0].runs)
+    assert chart.count("<title>") == remarks
+    assert chart.count("h0") == len(sweep().cells[0].runs) - remarks
+    assert "By block: 1: " in dense and "By block" not in sparse
+
+
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-3.7, 60.2), (19.9, 20.1), (5.0, 5.0)])
 def test_ticks_lie_inside_and_are_few(low: float, high: float) -> None:
     found = ticks(low, high)
@@ -180,11 +206,14 @@ def load(page: chromium.Page, summary: Summary, directory: Path) -> None:
 
 
 @needs_browser
+@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 @pytest.mark.parametrize("make", [sweep, samples.hostile, samples.summary])
 def test_browser_finds_nothing_to_complain_about(
-    page: chromium.Page, tmp_path: Path, make: object
+    page: chromium.Page, tmp_path: Path, make: object, dense: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every control is clicked; nothing is fetched, logged or thrown, nothing overflows."""
+    if dense:
+        monkeypatch.setattr("kvbench.report.page.DENSE_RUNS", 1)
     load(page, make(), tmp_path)  # type: ignore[operator]
     clicked = page.run(
         "(() => { const all = [...document.querySelectorAll('button, summary, a, select, input')];"
@@ -269,17 +298,21 @@ def test_screen_reader_finds_a_name_for_everything(
 
 
 @needs_browser
+@pytest.mark.parametrize("dense", [False, True], ids=["sparse", "dense"])
 def test_print_and_dark_mode_keep_everything_readable(
-    browser: chromium.Browser, tmp_path: Path
+    browser: chromium.Browser, tmp_path: Path, dense: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Text against the page's background has a contrast of 4.5 or more in both schemes."""
+    if dense:
+        monkeypatch.setattr("kvbench.report.page.DENSE_RUNS", 1)
     contrast = """(() => {
       const light = c => { const v = c.match(/[\\d.]+/g).slice(0, 3).map(x => x / 255)
         .map(x => x <= .04045 ? x / 12.92 : ((x + .055) / 1.055) ** 2.4);
         return .2126 * v[0] + .7152 * v[1] + .0722 * v[2]; };
       const page = light(getComputedStyle(document.body).backgroundColor);
       const poor = [];
-      for (const e of document.querySelectorAll('p, td, th, a, span, strong, h1, h2, code, text')) {
+      const all = 'p, td, th, a, span, strong, h1, h2, code, pre, text';
+      for (const e of document.querySelectorAll(all)) {
         const style = getComputedStyle(e);
         const ink = light(e instanceof SVGElement ? style.fill : style.color);
         const ratio = (Math.max(ink, page) + .05) / (Math.min(ink, page) + .05);

@@ -296,6 +296,38 @@ def test_every_format_can_be_exported(stored: Path, tmp_path: Path, kind: str) -
         assert len(rows) == 16 and rows[0]["axis.workload.generate"] == "2"
 
 
+def test_parquet_holds_what_csv_holds(stored: Path, tmp_path: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    words = ["export", str(stored), "--format"]
+    for kind in ("parquet", "csv"):
+        done = CliRunner().invoke(group, [*words, kind, "-o", str(tmp_path / f"runs.{kind}")])
+        assert done.exit_code == 0, done.output
+    rows = parquet.read_table(tmp_path / "runs.parquet").to_pylist()
+    texts = list(csv.DictReader(io.StringIO((tmp_path / "runs.csv").read_text())))
+    assert len(rows) == 16 and list(rows[0]) == list(texts[0])
+    assert [row["order"] for row in rows] == list(range(16))
+    for row, text in zip(rows, texts, strict=True):
+        assert row["axis.workload.generate"] == int(text["axis.workload.generate"])
+        assert row["tok_s"] == float(text["tok_s"]) and row["arm"] == text["arm"]
+        assert row["counted"] is True and row["violations"] == "" and row["failure"] is None
+    missing = [*words, "parquet", "-o", str(tmp_path / "no/such/runs.parquet")]
+    with pytest.raises(UsageError, match=r"runs\.parquet: cannot write"):
+        CliRunner().invoke(group, missing, catch_exceptions=False)
+    assert CliRunner().invoke(group, [*words, "parquet"]).exit_code == 2
+
+
+def test_an_axis_of_several_types_is_text(stored: Path) -> None:
+    from kvbench.report.tabular import runs_frame
+
+    summary = load_summary(stored)
+    values = iter([0, "auto"])
+    cells = tuple(
+        msgspec.structs.replace(cell, axes={"depth": next(values)}) for cell in summary.cells
+    )
+    frame = runs_frame(msgspec.structs.replace(summary, cells=cells))
+    assert set(frame["axis.depth"]) == {"0", "auto"}
+
+
 def test_parquet_without_its_library_is_one_clear_line(
     stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -307,7 +339,7 @@ def test_parquet_without_its_library_is_one_clear_line(
         raise ImportError("no engine")
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", missing)
-    with pytest.raises(UsageError, match="pip install pyarrow"):
+    with pytest.raises(UsageError, match=r"pip install 'kvbench\[parquet\]'"):
         write_table(load_summary(stored), tmp_path / "x.parquet")
     with pytest.raises(UsageError, match=r"as \.csv or \.parquet"):
         write_table(load_summary(stored), tmp_path / "x.txt")

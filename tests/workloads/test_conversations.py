@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,15 @@ def test_speed_bench_parquet_is_read_unchanged(tmp_path: Path) -> None:
     path.write_bytes(b"PAR1 not really")
     with pytest.raises(UsageError, match="not a readable parquet file"):
         load(path)
+
+
+def test_parquet_without_its_library_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    (tmp_path / "absent.parquet").write_bytes(b"PAR1")
+    with pytest.raises(UsageError, match=r"pip install 'kvbench\[parquet\]'; JSONL does not"):
+        load(tmp_path / "absent.parquet")
 
 
 def test_a_placeholder_is_refused_by_name(tmp_path: Path) -> None:
