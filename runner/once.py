@@ -60,7 +60,11 @@ def decode_once(request: Request) -> Once:
     prompts = _prompts(model, request)
     history = SeededHistory(request.prompt_tokens, request.seed) if request.seeded else None
     task = DecodeTask(
-        prompts=prompts, generate=request.generate, warmup=request.warmup, history=history
+        prompts=prompts,
+        generate=request.generate,
+        warmup=request.warmup,
+        limits=True,
+        history=history,
     )
     run = run_task(model, settings, task)
     tokenizer = model.tokenizer

@@ -2,7 +2,8 @@
 
 Both are read off the baseline of the same cell, which makes every copy on the consumer's own
 queue: copy = window bytes a step over the link's bandwidth, compute = the rest of its step. The
-rest includes the head, sampling and the host's own time.
+rest includes the head, sampling and the host's own time. The bandwidth is the one that the link was
+slowed to, else what the baseline's runs measured beside themselves.
 """
 
 from __future__ import annotations
@@ -13,6 +14,10 @@ from kvbench.records import ArmSummary, CellSummary
 
 STEP_MS = "step_ms"
 WINDOW_MIB = "window_mib_per_step"
+WEIGHT_MIB = "weight_mib_per_step"
+LINK_LIMIT = "link_limit_gb_s"
+MEMORY_LIMIT = "memory_limit_gb_s"
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -38,15 +43,42 @@ class Ceiling:
         return self.step_ms / step if step else None
 
 
-def ceiling(cell: CellSummary, baseline: str) -> Ceiling | None:
-    """None unless the link's bandwidth is known and the baseline makes all copies in order."""
-    bandwidth = cell.link.get("bytes_per_s")
+@dataclass(frozen=True)
+class Traffic:
+    """What a step of the baseline must move, and the rates measured beside it."""
+
+    link_bytes: float
+    link_rate: float
+    """Bytes per second."""
+    memory_bytes: float
+    """Weights and windows, each read once from device memory."""
+    memory_rate: float | None
+    """Bytes per second; None where the arm did not measure it."""
+
+
+def traffic(cell: CellSummary, baseline: str) -> Traffic | None:
+    """None unless the baseline delivers windows and the link's bandwidth is known."""
     arm = next((arm for arm in cell.arms if arm.name == baseline), None)
-    if arm is None or not isinstance(bandwidth, int | float) or bandwidth <= 0:
+    if arm is None or not arm.metrics.get(WINDOW_MIB):
         return None
-    step, window = arm.metrics.get(STEP_MS), arm.metrics.get(WINDOW_MIB)
+    window, weights = arm.metrics[WINDOW_MIB] * MIB, arm.metrics.get(WEIGHT_MIB, 0.0) * MIB
+    slowed = cell.link.get("bytes_per_s")
+    rate = slowed if isinstance(slowed, int | float) else arm.metrics.get(LINK_LIMIT, 0.0) * 1e9
+    memory = arm.metrics.get(MEMORY_LIMIT)
+    if rate <= 0:
+        return None
+    return Traffic(window, rate, window + weights, memory * 1e9 if memory and weights else None)
+
+
+def ceiling(cell: CellSummary, baseline: str) -> Ceiling | None:
+    """None unless the traffic is known and the baseline makes all copies in order."""
+    moved = traffic(cell, baseline)
+    if moved is None:
+        return None
+    arm = next(arm for arm in cell.arms if arm.name == baseline)
+    step = arm.metrics.get(STEP_MS)
     in_order = arm.bytes.get("ordered", 0) > 0 and not arm.bytes.get("early", 0)
-    if not step or not window or not in_order:
+    if not step or not in_order:
         return None
-    copy = window * (1 << 20) / bandwidth * 1e3
+    copy = moved.link_bytes / moved.link_rate * 1e3
     return Ceiling(copy, step - copy) if step > copy else None

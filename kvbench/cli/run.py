@@ -87,5 +87,10 @@ def _lines(once: Once) -> list[str]:
         f"read: weights {metrics['weight_gb_s']:.2f} GB/s, KV over the link"
         f" {metrics['window_gb_s']:.3f} GB/s ({metrics['window_mib_per_step']:.2f} MiB a step)"
     )
+    if "link_limit_gb_s" in metrics:
+        lines.append(
+            f"measured alone: device memory {metrics['memory_limit_gb_s']:.2f} GB/s, link"
+            f" {metrics['link_limit_gb_s']:.3f} GB/s"
+        )
     lines += [f"{name}: {digest}" for name, digest in sorted(result.hashes.items())]
     return lines

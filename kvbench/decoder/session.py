@@ -48,6 +48,8 @@ class DecodeTask:
     """Keep the top-2 of every position."""
     snapshots: bool = True
     """Start from kept prefills; False runs the prompt through the transport."""
+    limits: bool = False
+    """Measure afterwards what the device's link and memory can do (some tenths of a second)."""
     history: SeededHistory | None = None
     """Start from seeded rows instead of the prompts' prefill; a prompt is one token then."""
 
@@ -128,6 +130,8 @@ def run_task(
         result = _result(engines, speculation, task, collect, started, begin, done)
         if seeded is not None:
             result.hashes["history"] = seeded
+        if task.limits:
+            result.metrics.update(_limits(engine))
     return DecodeRun(collect.tokens, collect.top2, collect.sequence_hashes(), result, log)
 
 
@@ -216,6 +220,7 @@ def _result(
             "window_gb_s": windows / steps * task.generate / seconds / 1e9,
             "weight_gb_s": weights * sequences * task.generate / seconds / 1e9,
             "window_mib_per_step": windows / steps / (1 << 20),
+            "weight_mib_per_step": weights / (1 << 20),
             **_prefill_speed(kept),
         },
         hashes=hashes,
@@ -232,6 +237,14 @@ def _result(
         memory=memory_of(engines),
         sequences=sequences,
     )
+
+
+def _limits(engine: Engine) -> dict[str, float]:
+    """By name of metric; empty for a device without limits of its own."""
+    found = engine.devices[0].limits()
+    if found is None:
+        return {}
+    return {"link_limit_gb_s": found.link / 1e9, "memory_limit_gb_s": found.memory / 1e9}
 
 
 def memory_of(engines: Mapping[str, Engine]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from kvbench.device.context import Context
 from kvbench.device.hooks import Hooks
+from kvbench.device.limits import Limits
 from kvbench.device.memory import Buffer, Space, Span
 from kvbench.device.oplog import Entry, OpLog
 from kvbench.device.ops import Op
@@ -461,6 +462,10 @@ class Device(ABC):
     def _sync_queue(self, queue: Queue) -> None: ...
     @abstractmethod
     def _launch(self, graph: Graph, entries: list[Entry | None]) -> None: ...
+
+    def limits(self) -> Limits | None:
+        """Measure what the link and the memory can do; None where that means nothing."""
+        return None
 
     # Executors that replay the recorded nodes need nothing during the capture itself.
     def _begin_capture(self, graph: Graph) -> None:

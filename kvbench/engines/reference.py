@@ -103,6 +103,7 @@ def _decode_task(task: Task) -> DecodeTask:
         warmup=task.warmup,
         teacher=task.teacher,
         detail=task.detail,
+        limits=not task.detail,
         history=seeded.parse(task.options[HISTORY]) if HISTORY in task.options else None,
     )
 

@@ -1,18 +1,18 @@
-"""How near an arm came to what a pipeline could reach at most, in a sentence."""
+"""How near an arm came to what a pipeline could reach at most, and what bounds it, in sentences."""
 
 from __future__ import annotations
 
-from kvbench.analysis.ceiling import STEP_MS, ceiling
+from kvbench.analysis.ceiling import MIB, STEP_MS, Traffic, ceiling, traffic
 from kvbench.records import CellSummary
 from kvbench.report.words import number, visible
 
 
 def sentences(cell: CellSummary, baseline: str) -> dict[str, str]:
-    """By arm; empty where the ceiling is not known. The baseline itself has none."""
-    most = ceiling(cell, baseline)
-    if most is None:
+    """By arm; the baseline's says what must move. Empty where the ceiling is not known."""
+    moved, most = traffic(cell, baseline), ceiling(cell, baseline)
+    if moved is None or most is None:
         return {}
-    found = {}
+    found = {baseline: _traffic(moved)}
     for arm in cell.arms:
         share = most.share(arm)
         if arm.name != baseline and share is not None:
@@ -22,3 +22,19 @@ def sentences(cell: CellSummary, baseline: str) -> dict[str, str]:
                 f"the rest alone {number(most.compute_ms)} ms."
             )
     return found
+
+
+def _traffic(moved: Traffic) -> str:
+    link = _at(moved.link_bytes, moved.link_rate)
+    said = f"A step moves {number(moved.link_bytes / MIB)} MiB over the link ({link})"
+    if moved.memory_rate is None:
+        return f"{said}."
+    memory = _at(moved.memory_bytes, moved.memory_rate)
+    return (
+        f"{said} and reads {number(moved.memory_bytes / MIB)} MiB of device memory, weights and "
+        f"windows ({memory})."
+    )
+
+
+def _at(nbytes: float, rate: float) -> str:
+    return f"at {number(rate / 1e9)} GB/s {number(nbytes / rate * 1e3)} ms"

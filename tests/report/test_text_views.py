@@ -14,6 +14,7 @@ from rich.console import Console
 
 from kvbench.analysis.ceiling import ceiling
 from kvbench.records import Comparison, Verdict
+from kvbench.report.ceilings import sentences
 from kvbench.report.markdown import code, plain, render_markdown
 from kvbench.report.page import render_html
 from kvbench.report.progress import Progress
@@ -45,6 +46,19 @@ def test_every_view_says_how_near_the_ceiling_an_arm_came() -> None:
     for text in (flat, render_markdown(summary), render_html(summary)):
         assert says in text
     assert "19.66 ms, the rest alone 30.34 ms" in flat
+    assert "A step moves 22.50 MiB over the link (at 1.200 GB/s 19.66 ms)." in flat
+
+
+def test_the_rates_that_the_baseline_measured_stand_in_for_a_link_that_was_not_slowed() -> None:
+    cell = samples.cell()
+    rates = {"weight_mib_per_step": 77.5, "link_limit_gb_s": 1.2, "memory_limit_gb_s": 10.0}
+    arms = tuple(msgspec.structs.replace(a, metrics=a.metrics | rates) for a in cell.arms)
+    found = sentences(msgspec.structs.replace(cell, link={}, arms=arms), "ordered")
+    assert found["ordered"] == (
+        "A step moves 22.50 MiB over the link (at 1.200 GB/s 19.66 ms) and reads 100.0 MiB of"
+        " device memory, weights and windows (at 10.00 GB/s 10.49 ms)."
+    )
+    assert "95.4% of its ceiling" in found["pipelined"]
 
 
 def test_there_is_no_ceiling_where_the_link_or_the_order_is_unknown() -> None:

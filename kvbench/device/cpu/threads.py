@@ -13,8 +13,10 @@ from typing import Any
 
 from kvbench.device.api import Event, Graph, Queue, Record
 from kvbench.device.cpu.charge import WaitCharge
+from kvbench.device.cpu.limits import measure
 from kvbench.device.cpu.link import Link
 from kvbench.device.cpu.memory import CpuDevice
+from kvbench.device.limits import Limits
 from kvbench.device.oplog import Entry
 from kvbench.device.ops import Op
 from kvbench.errors import DeviceError
@@ -97,6 +99,10 @@ class ThreadDevice(CpuDevice):
         """Finish what is queued and join the workers."""
         super().close()
         sys.setswitchinterval(self._switch_interval)
+
+    def limits(self) -> Limits:
+        """The link as it is slowed, and what one thread reads."""
+        return measure(self.link)
 
     # ------------------------------------------------------------------ queues
     def _open_queue(self, queue: Queue) -> _Worker:

@@ -12,6 +12,8 @@ import numpy.typing as npt
 
 from kvbench.device.api import Device, Event, Graph, Queue, Record
 from kvbench.device.cuda.driver import Launch, function, require
+from kvbench.device.cuda.rates import measure
+from kvbench.device.limits import Limits
 from kvbench.device.memory import Buffer, Span
 from kvbench.device.oplog import Entry
 from kvbench.device.ops import Op
@@ -153,6 +155,11 @@ class CudaDevice(Device):
         """Wait for everything on this GPU: for set-up, never in a token loop."""
         with self.current(), self._errors("synchronize"):
             self._runtime.deviceSynchronize()
+
+    def limits(self) -> Limits:
+        """Pinned copies of 64 MiB, and a kernel that reads a GiB; some tenths of a second."""
+        found = measure(self, device_bytes=1 << 30)
+        return Limits(found.link, found.read)
 
     # ------------------------------------------------------------------ graphs
     def _begin_capture(self, graph: Graph) -> None:
