@@ -1,4 +1,4 @@
-"""Only what pyproject.toml cannot say: two data folders ship inside the kvbench package."""
+"""Only what pyproject.toml cannot say: three data folders ship inside the kvbench package."""
 
 from setuptools import find_packages, setup
 
@@ -7,11 +7,17 @@ setup(
         *find_packages(include=["kvbench*", "gates*", "runner*"]),
         "kvbench._suites",
         "kvbench._published",
+        "kvbench._measured",
     ],
-    package_dir={"kvbench._suites": "configs", "kvbench._published": "results/published"},
+    package_dir={
+        "kvbench._suites": "configs",
+        "kvbench._published": "results/published",
+        "kvbench._measured": "results/h200",
+    },
     package_data={
         "": ["py.typed", "**/*.cu", "**/*.cuh", "**/*.c", "**/*.h", "*.j2", "*.css", "*.js"],
         "kvbench._suites": ["*.toml", "README.md"],
         "kvbench._published": ["*.csv", "README.md"],
+        "kvbench._measured": ["*.jsonl", "README.md"],
     },
 )

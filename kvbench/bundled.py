@@ -1,8 +1,8 @@
-"""Where the data files that ship with kvbench lie: suites and published figures.
+"""Where the data files that ship with kvbench lie: suites, published and measured figures.
 
-In a checkout (installed in editable mode or not at all) they are the top-level ``configs/`` and
-``results/published/``. A wheel carries the same files as ``kvbench/_suites`` and
-``kvbench/_published`` (see ``setup.py``).
+In a checkout (installed in editable mode or not at all) they are the top-level ``configs/``,
+``results/published/`` and ``results/h200/``. A wheel carries the same files as ``kvbench/_suites``,
+``kvbench/_published`` and ``kvbench/_measured`` (see ``setup.py``).
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ def suites_dir() -> Path:
 def published_dir() -> Path:
     """Directory of the figures published by others, one CSV a table."""
     return _locate("_published", "results/published")
+
+
+def measured_dir() -> Path:
+    """Directory of the sweeps measured on a GPU, one JSON object a line."""
+    return _locate("_measured", "results/h200")
 
 
 def _locate(in_wheel: str, in_checkout: str) -> Path:

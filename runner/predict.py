@@ -11,6 +11,7 @@ from kvbench.analysis.ceiling import STEP_MS, WINDOW_MIB, ceiling
 from kvbench.analysis.pipeline_model import crossing_rows, optimum_ring_bytes
 from kvbench.bundled import published_dir
 from kvbench.decoder import synthetic
+from kvbench.decoder.config import ModelConfig
 from kvbench.decoder.model import open_model
 from kvbench.decoder.settings import parse
 from kvbench.device.kvtypes import kv_type
@@ -58,14 +59,17 @@ class Forecast:
 
 
 def forecast(
-    shape: Shape, costs: Costs, base: TransportSettings, contexts: Sequence[int]
+    shape: Shape, costs: Costs, base: TransportSettings, contexts: Sequence[int], *, lag: int = 1
 ) -> list[Forecast]:
-    """Ordered and pipelined speed at each context. The ring's budget does not bind."""
+    """Ordered and pipelined speed at each context. The ring's budget does not bind.
+
+    ``lag``: how many tokens the host runs ahead of what it has read.
+    """
     found = []
     for rows in contexts:
-        ordered = simulate(shape, costs, replace(base, depth=0), rows).tok_s
+        ordered = simulate(shape, costs, replace(base, depth=0), rows, lag=lag).tok_s
         arms = {
-            depth: simulate(shape, costs, replace(base, depth=depth, budget_mib=0), rows)
+            depth: simulate(shape, costs, replace(base, depth=depth, budget_mib=0), rows, lag=lag)
             for depth in DEPTHS
         }
         speeds = {depth: arm.tok_s for depth, arm in arms.items()}
@@ -73,13 +77,16 @@ def forecast(
     return found
 
 
+def model_config(model: str) -> ModelConfig:
+    """A model's shape; nothing of a synthetic one is loaded."""
+    if model.startswith(synthetic.PREFIX):
+        return synthetic.parse(model)[0]
+    return open_model(model).config
+
+
 def shape_of(model: str, kv: str, compute_s: float, outside_s: float) -> Shape:
-    """A model's attention layers and KV rows; nothing of a synthetic one is loaded."""
-    config = (
-        synthetic.parse(model)[0]
-        if model.startswith(synthetic.PREFIX)
-        else open_model(model).config
-    )
+    """A model's attention layers and KV rows."""
+    config = model_config(model)
     codec = kv_type(kv, n_kv_heads=config.n_kv_heads, head_dim=config.head_dim)
     attention = sum(kind == "attention" for kind in config.layer_kinds)
     return Shape(attention, codec.pitch, compute_s, outside_s)

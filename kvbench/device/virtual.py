@@ -40,6 +40,10 @@ class Costs:
     """The host's time for each call."""
     wait: float = 0.0
     """The host's time for each synchronize call, apart from what it waits for."""
+    link_sizes: tuple[tuple[int, float], ...] = ()
+    """(bytes, seconds) of copies to the device as measured, ascending; they replace ``link``."""
+    store_sizes: tuple[tuple[int, float], ...] = ()
+    """The same for copies to the host; they replace ``store``."""
 
     def __post_init__(self) -> None:
         for name in ("link", "memory", "flops"):
@@ -51,6 +55,9 @@ class Costs:
 
     def copy(self, nbytes: int, direction: str) -> float:
         """Seconds of one copy."""
+        sizes = {"host_to_device": self.link_sizes, "device_to_host": self.store_sizes}
+        if sizes.get(direction):
+            return _between(sizes[direction], nbytes)
         if direction == "host_to_device":
             return self.link_latency + nbytes / self.link
         if direction == "device_to_host":
@@ -65,6 +72,16 @@ class Costs:
             if stated is not None
             else max(op.nbytes / self.memory, op.flops / self.flops)
         )
+
+
+def _between(sizes: tuple[tuple[int, float], ...], nbytes: int) -> float:
+    """Seconds of ``nbytes`` on straight lines; at the largest size's rate beyond it."""
+    largest, slowest = sizes[-1]
+    if nbytes >= largest:
+        return slowest * nbytes / largest
+    at = min(max(bisect.bisect_left(sizes, (nbytes, 0.0)), 1), len(sizes) - 1)
+    (low, short), (high, long) = sizes[at - 1], sizes[at]
+    return max(short + (long - short) * (nbytes - low) / (high - low), 0.0)
 
 
 @dataclass(slots=True)
