@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -401,10 +400,8 @@ def test_pull_is_quick_when_all_is_there(local: Path, monkeypatch: pytest.Monkey
     register(asset_of(make_wheel(local)))
     assets.pull("sample")
     monkeypatch.setattr(fetch.sys, "executable", "/absent/python")
-    before = time.monotonic()
     assets.pull("sample")
     assets.ensure("sample")
-    assert time.monotonic() >= before
 
 
 @pytest.mark.model

@@ -128,21 +128,31 @@ def test_cells_are_spread_and_stay_where_they_are(
 def test_a_block_of_a_killed_worker_is_run_again_from_its_start(
     cluster: Cluster, tmp_path: Path, told: Told
 ) -> None:
-    workers = [cluster.start_worker() for _ in range(3)]
+    words = ("--resources", "kvbench=1", "--name")
+    workers = {name: cluster.start_worker(*words, name) for name in ("w0", "w1", "w2")}
+    over = threading.Event()
     suite = write_suite(
         tmp_path, {"a": {"delay_s": 0.15}, "b": {"delay_s": 0.15}}, tables=GRID, generate=4
     )
 
     def kill_one_mid_block() -> None:
-        while sum("tok/s" in line for line in told.lines) < 3:
-            time.sleep(0.05)
-        os.kill(workers[0].pid, signal.SIGKILL)
+        """Whose first run of a block is in the journal has three more before it."""
+        while not over.wait(0.02):
+            for journal in (tmp_path / "results").glob("*/journal.jsonl"):
+                for line in read_journal(journal).lines:
+                    if isinstance(line, RunLine):
+                        assert line.worker is not None
+                        os.kill(workers[line.worker].pid, signal.SIGKILL)
+                        return
 
     killer = threading.Thread(target=kill_one_mid_block)
     killer.start()
-    with connect(cluster, 3) as executor:
-        done = ab.start(suite, told.watch, root=tmp_path / "results", executor=executor)
-    killer.join()
+    try:
+        with connect(cluster, 3) as executor:
+            done = ab.start(suite, told.watch, root=tmp_path / "results", executor=executor)
+    finally:
+        over.set()
+        killer.join()
     lines = read_journal(done.directory).lines
     voided = [line for line in lines if isinstance(line, VoidLine)]
     assert voided and all(line.reason.startswith("worker lost") for line in voided)
@@ -161,8 +171,11 @@ def test_a_block_of_a_killed_worker_is_run_again_from_its_start(
 
 
 def test_workers_that_take_no_blocks_are_named(cluster: Cluster) -> None:
+    from distributed import Client
+
     cluster.start_worker("--name", "plain")
-    time.sleep(3)
+    with Client(cluster.address, set_as_default=False) as client:
+        client.wait_for_workers(1, timeout=60)
     with pytest.raises(UsageError, match="dask worker --nthreads 1 --resources kvbench=1"):
         DaskExecutor(cluster.address)
 
