@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from kvbench.engines.arm import Arm
-from kvbench.engines.protocol import Reply, Task
-from kvbench.engines.supervisor import ArmError, ArmRun, ArmSession, Timeouts
+from kvbench.engines.protocol import Task
+from kvbench.engines.supervisor import ArmRun, Timeouts, run_once
 from kvbench.environment import Sampler, fingerprint_hash, violations
 from kvbench.errors import UsageError
 from kvbench.records import Failure, Result, RunLine
@@ -123,30 +123,9 @@ def _checked(run: ArmRun) -> Result | Failure:
 
 def run_arm(arm: Arm, task: Task, run_s: float, cpus: Sequence[int] | None = None) -> ArmRun:
     """One task in a fresh process that has ``run_s`` seconds in all. Failures are data."""
-    deadline = time.monotonic() + run_s
-
-    def left() -> Timeouts:
-        seconds = max(0.001, deadline - time.monotonic())
-        return Timeouts(hello=seconds, prepare=seconds, run=seconds, bye=min(BYE_S, seconds))
-
-    session = ArmSession(arm, left())
-    outcome: Reply | Failure
-    try:
-        with pinned(cpus), session:
-            session.timeouts = left()
-            session.prepare()
-            session.timeouts = left()
-            outcome = session.run(task)
-    except ArmError as error:
-        outcome = error.failure
-    return ArmRun(
-        outcome=outcome,
-        hello=session.hello,
-        ready=session.ready,
-        exit=session.close(),
-        stderr=session.stderr,
-        phases=session.phases,
-    )
+    timeouts = Timeouts(run_s, run_s, run_s, bye=min(BYE_S, run_s), total=run_s)
+    with pinned(cpus):
+        return run_once(arm, task, timeouts)
 
 
 @contextmanager

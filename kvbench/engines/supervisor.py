@@ -10,6 +10,7 @@ run_once(arm, task)                   all of it in a fresh process, failures as 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -29,13 +30,15 @@ CLOCK_SLACK_S = 0.005
 
 
 class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Seconds each phase may take. ``silence`` bounds the time between two lines of a run."""
+    """Seconds each phase may take. ``silence`` bounds the time between two lines of a run,
+    ``total`` the time from the start of the process to the end of its last phase but bye."""
 
     hello: float = 60.0
     prepare: float = 600.0
     run: float = 3600.0
     bye: float = 10.0
     silence: float | None = None
+    total: float | None = None
 
 
 class ArmError(ArmFailure):
@@ -82,6 +85,7 @@ class ArmSession:
         self._limits = limits
         self._process: LineProcess | None = None
         self._runs = 0
+        self._until = math.inf
 
     def __enter__(self) -> Self:
         try:
@@ -100,6 +104,8 @@ class ArmSession:
         self.close(self.timeouts.bye if kind is None else 0.0)
 
     def _start(self) -> None:
+        if self.timeouts.total is not None:
+            self._until = time.monotonic() + self.timeouts.total
         self._process = LineProcess(
             self.arm.argv(),
             env=self.arm.environ(),
@@ -171,7 +177,7 @@ class ArmSession:
         if process is None or process.exit is not None:
             raise ArmError(self.arm.name, Failure("closed", "the arm's process has ended"))
         started = time.monotonic()
-        deadline = started + timeout_s
+        deadline = min(started + timeout_s, self._until)
         try:
             process.write_line(protocol.encode(message), deadline)
             while True:

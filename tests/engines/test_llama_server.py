@@ -146,11 +146,18 @@ def test_more_sequences_than_fit_is_a_failure_not_a_cut(tiny: str) -> None:
 
 def test_a_server_killed_in_mid_request(tiny: str, tmp_path: Path) -> None:
     body = """
-import os, signal, sys, threading
+import contextlib, json, os, signal, sys, threading, time, urllib.request
 sys.argv[0] = "x"
 from kvbench.engines import xllamacpp_server as s
+def die_in_mid_request():
+    slots = f"http://127.0.0.1:{sys.argv[sys.argv.index('--port') + 1]}/slots"
+    while True:
+        time.sleep(0.05)
+        with contextlib.suppress(OSError):
+            if any(slot["is_processing"] for slot in json.load(urllib.request.urlopen(slots))):
+                os.kill(os.getpid(), signal.SIGKILL)
 if "-m" in sys.argv:
-    threading.Timer(1.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+    threading.Thread(target=die_in_mid_request, daemon=True).start()
 sys.exit(s.main())
 """
     program = tmp_path / "dying.py"

@@ -132,6 +132,12 @@ def test_a_hang_ends_at_the_phase_timeout(scripted: Scripted, task: Task) -> Non
     assert "run" in fault.message
 
 
+def test_the_phases_together_have_a_limit_too(scripted: Scripted, task: Task) -> None:
+    """Issue 6: a time-out per run, whichever phases the time went into."""
+    fault = failure(scripted("time.sleep(3600)"), task, Timeouts(run=3600, total=4.0))
+    assert fault.kind == "timeout" and "no answer within" in fault.message
+
+
 def test_progress_is_a_sign_of_life(scripted: Scripted, task: Task) -> None:
     beat = "say('progress', done=1); time.sleep(0.05); "
     alive = scripted(f"for _ in range(8): {beat}\nsay('result', id=m['id'], result=ok)")
