@@ -10,9 +10,10 @@ from typing import Any
 
 import msgspec
 
+from kvbench.engines import supervisor
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Task
-from kvbench.engines.supervisor import ArmRun, Timeouts, run_once
+from kvbench.engines.supervisor import ArmRun, Timeouts
 from kvbench.environment import Sampler, fingerprint_hash, violations
 from kvbench.errors import UsageError
 from kvbench.records import Failure, Result, RunLine
@@ -125,7 +126,7 @@ def run_arm(arm: Arm, task: Task, run_s: float, cpus: Sequence[int] | None = Non
     """One task in a fresh process that has ``run_s`` seconds in all. Failures are data."""
     timeouts = Timeouts(run_s, run_s, run_s, bye=min(BYE_S, run_s), total=run_s)
     with pinned(cpus):
-        return run_once(arm, task, timeouts)
+        return supervisor.run_once(arm, task, timeouts)
 
 
 @contextmanager
