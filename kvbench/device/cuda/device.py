@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from kvbench.device.api import Device, Event, Graph, Queue, Record
 from kvbench.device.cuda.driver import Launch, function, require
-from kvbench.device.cuda.rates import measure
 from kvbench.device.limits import Limits
 from kvbench.device.memory import Buffer, Span
 from kvbench.device.oplog import Entry
@@ -158,6 +157,8 @@ class CudaDevice(Device):
 
     def limits(self) -> Limits:
         """Pinned copies of 64 MiB, and a kernel that reads a GiB; some tenths of a second."""
+        from kvbench.device.cuda.rates import measure  # needs the kernels, which need this module
+
         found = measure(self, device_bytes=1 << 30)
         return Limits(found.link, found.read)
 
