@@ -30,6 +30,8 @@ FIVE = "synthetic:tiny,layers=5"
 TWO = "synthetic:tiny,layers=2"
 SIX = "synthetic:tiny,layers=6"
 BLOCKS = "synthetic:tiny,layers=4,head_dim=32,kv_heads=2,heads=2"
+WIDE = "synthetic:tiny,layers=4,heads=8,kv_heads=8,head_dim=64"
+"""Three slots of 1 MiB in all hold 170 rows: a longer window is declined."""
 HYBRID = "synthetic:tiny-hybrid"
 
 PAIR: Program = (Prefill(0, 40), Prefill(1, 23), Decode((0, 1), 6))
@@ -248,6 +250,23 @@ SCENARIOS: tuple[Scenario, ...] = (
         sequences=8,
     ),
     _scenario("memory", _MEMORY),
+    _scenario(
+        "declined",
+        (Prefill(0, 192), Truncate(0, 62), Decode((0,), 3)),
+        WIDE,
+        sequences=1,
+        capacity=256,
+        budget_mib=1,
+    ),
+    _scenario(
+        "declined_graphs",
+        (Prefill(0, 150), Decode((0,), 24), Truncate(0, 20), Decode((0,), 4)),
+        WIDE,
+        sequences=1,
+        capacity=256,
+        budget_mib=1,
+        graphs=True,
+    ),
 )
 
 BY_NAME = {s.name: s for s in SCENARIOS}

@@ -358,26 +358,25 @@ class Engine:
         first.device.submit(first.compute, first.kernels.embed(batch))
         for before, stage in zip([None, *self.stages], self.stages, strict=False):
             if before is not None:
-                for name in ("x", "sums"):
-                    source, target = getattr(before.kernels, name), getattr(stage.kernels, name)
-                    self._hand_over(before, stage, source.span(), target.span(), name)
+                self._hand_over(before, stage, "x", "sums")
             stage.run_layers(batch)
         if batch.outputs:
             last.device.submit(last.compute, last.kernels.head(batch))
             last.device.submit(last.compute, last.kernels.choose(batch, advance=advance))
         for stage in self.stages[:-1]:
             if advance:
-                source, target = last.kernels.state, stage.kernels.state
-                self._hand_over(last, stage, source.span(), target.span(), "state")
+                self._hand_over(last, stage, "state")
             else:  # the next graph's first rows must not overtake the last stage's copy of x
                 self._behind(stage, last)
 
-    def _hand_over(
-        self, before: Stage, stage: Stage, source: Span, target: Span, what: str
-    ) -> None:
-        """Copy between devices, on the receiving queue."""
+    def _hand_over(self, before: Stage, stage: Stage, *names: str) -> None:
+        """Copy buffers of the kernels between devices, on the receiving queue."""
         self._behind(stage, before)
-        stage.device.copy(stage.compute, target, source, site="hand_over", label=f"hand {what}")
+        for name in names:
+            source, target = getattr(before.kernels, name), getattr(stage.kernels, name)
+            stage.device.copy(
+                stage.compute, target.span(), source.span(), site="hand_over", label=f"hand {name}"
+            )
 
     def _behind(self, stage: Stage, before: Stage) -> None:
         """What ``stage`` computes next follows what ``before`` was given so far."""
@@ -444,13 +443,12 @@ class Engine:
 
     def _keep(self, stage: Stage, key: Hashable, captured: _Captured) -> None:
         if len(self._graphs) >= MAX_GRAPHS:
+            stage.device.synchronize(stage.compute, "drop graphs")
             self._drop_graphs(stage)
         self._graphs[key] = captured
 
     def _drop_graphs(self, stage: Stage) -> None:
-        """Destroy captured graphs once their last launch is over (H16)."""
-        if self._graphs:
-            stage.device.synchronize(stage.compute, "drop graphs")
+        """Destroy captured graphs; the caller has waited for their last launch (H16)."""
         for old in self._graphs.values():
             stage.device.drop_graph(old.graph)
         self._graphs.clear()
@@ -521,9 +519,9 @@ class Engine:
         if not self.stages:
             return
         try:
+            self.drain("close")
             for stage in self.stages:
                 self._drop_graphs(stage)
-                stage.device.synchronize(stage.compute, "close")
             self._readback.close()
             for upload in self._uploads:
                 upload.close()

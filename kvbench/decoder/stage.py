@@ -171,9 +171,8 @@ class Stage:
         return buffer
 
     def close(self) -> None:
-        """Wait for this stage's work and give its memory back."""
+        """Give this stage's memory back; the caller has drained it."""
         self.pipeline.close()
-        self.device.synchronize(self.compute, "close")
         for buffer in (*self._owned, *self.kernels.buffers()):
             self.device.free(buffer)
         self._owned.clear()

@@ -8,6 +8,7 @@ only the edges that add something reach the device (the goal: no redundant wait)
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kvbench.device.api import Device, Event, Queue
@@ -54,6 +55,12 @@ class Order:
         self.device.wait(queue, mark.event, site)
         self._learn(queue.name, mark)
 
+    def after_all(self, queue: Queue, marks: Mapping[str, Mark | None]) -> None:
+        """``after`` for several marks of one queue, by site: the latest implies the others."""
+        made = [(mark, site) for site, mark in marks.items() if mark is not None]
+        for mark, site in sorted(made, key=lambda m: -m[0].seq):
+            self.after(queue, mark, site)
+
     def host_after(self, mark: Mark | None, site: str) -> None:
         """The host, and so all later work, is behind ``mark``."""
         if mark is None or self._has(HOST, mark):
@@ -68,16 +75,19 @@ class Order:
         for other, seq in here.items():
             known[other] = max(known.get(other, 0), seq)
 
-    def fork(self, origin: Queue, branch: Queue, event: Event) -> dict[str, int]:
+    def fork(self, origin: Queue, branch: Queue, event: Event) -> tuple[Mark, dict[str, int]]:
         """Inside a capture: ``branch`` begins behind all that ``origin`` was given so far.
 
-        Returns what ``branch`` knew outside, to be restored when the capture ends.
+        Returns that point, and what ``branch`` knew outside, to be restored when the capture ends.
+        The one wait that is made though it is implied: a queue enters a CUDA capture by waiting
+        for a record made in it, and in no other way. As the first thing captured it has no work
+        before it, so it adds no edge to the graph, whose launch orders all of it already.
         """
         outside = dict(self._knowledge(branch.name))
         mark = self.mark(origin, event)
         self.device.wait(branch, event, "fork")
         self._known[branch.name] = dict(mark.knows)
-        return outside
+        return mark, outside
 
     def restore(self, branch: Queue, outside: dict[str, int]) -> None:
         """The capture is over: the real queue ``branch`` has learned nothing from it."""

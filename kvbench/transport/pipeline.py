@@ -3,12 +3,14 @@
 The life of a byte, for a graph of L splits and a look-ahead of N:
 
     prepare    plan the graph: pure data
-    prime      deliver splits 0..N-1, but for those that the graph before already did (carry)
+    prime      deliver splits 0..N-1, but for those that the graph before already did (carry);
+               the first of them is behind all that earlier graphs, staged or not, stored (T4)
     stored     split l's new rows are in the host arena; tail = host: its late rows follow
     window     the consumer's queue waits for the slot's *ready*
                then its *release* is recorded; split l + N is delivered, or the next graph's
                split l + N - L when the look-ahead crosses the boundary
-    end        a mark that the next graph's first delivery waits for, unless it was carried
+    end        a mark behind the stores, unless there is one; what was delivered for the next
+               graph is its carry
 
 What makes a delivery into a slot safe: it waits for the release of the slot's last reader. What
 makes its bytes the right ones: it waits for the store of the rows it reads. What makes reading
@@ -94,7 +96,12 @@ class Pipeline:
         self._outside: dict[str, int] = {}
         self._depth = min(settings.depth, len(self.storages))
         self._boundary: Mark | None = None
+        """What the next graph's first delivery must be behind, unless ``_unmarked``."""
+        self._unmarked = False
+        """Rows were stored, staged or not, and no mark was made that is behind them."""
         self._stored: dict[int, Mark] = {}
+        self._unready: set[int] = set()
+        """Slots with a delivery in flight that no *ready* is behind yet."""
 
     # ---------------------------------------------------------------- one graph
     def prepare(self, geometry: Geometry, after: Next | None = None) -> None:
@@ -122,22 +129,24 @@ class Pipeline:
         if self.plan is None:
             return
         if self._carried == 0:
+            if self._unmarked:
+                self._mark_boundary()
             self.order.after(self._queue(), self._boundary, "boundary")
         for split in range(self._carried, self._depth):
             self._deliver(self.plan.deliveries[split])
 
     def stored(self, split: int) -> None:
         """The store of this split's new rows has been queued on the compute queue."""
+        self._unmarked = True
+        delivery = self.plan.deliveries[split] if self.plan is not None else None
+        if delivery is not None and self._wants_store_mark(delivery):
+            mark = self.order.mark(self.compute, self.staging.events[f"stored{split}"])
+            self._stored[split] = mark
+            if self.settings.boundary == "carry":  # the stores are enough (T4a); else T4
+                self._boundary, self._unmarked = mark, False
         if self.settings.loop == "blocking":
-            self.device.synchronize(self.compute, "store")
-        if self.plan is None:
-            return
-        delivery = self.plan.deliveries[split]
-        if self._wants_store_mark(delivery):
-            self._stored[split] = self.order.mark(
-                self.compute, self.staging.events[f"stored{split}"]
-            )
-        if delivery.late:
+            self._wait_for(self.compute, "store")
+        if delivery is not None and delivery.late:
             self.order.after(self._queue(), self._stored[split], "tail")
             self._copy(self._queue(), delivery, delivery.late, "late")
             self._mark_ready(delivery)
@@ -172,8 +181,8 @@ class Pipeline:
 
     def end(self) -> None:
         """This graph's work is queued: leave the mark that the next graph may wait for."""
-        if self.plan is not None:
-            self._boundary = self.order.mark(self.compute, self.staging.events["boundary"])
+        if self._unmarked and "boundary" in self.staging.events:
+            self._mark_boundary()
         self._finish()
 
     def _finish(self) -> None:
@@ -210,9 +219,10 @@ class Pipeline:
     def fork(self) -> None:
         """First thing in a capture: the transfer queue branches off the compute queue."""
         if self.plan is not None:
-            self._outside = self.order.fork(
+            self._boundary, self._outside = self.order.fork(
                 self.compute, self._queue(), self.staging.events["fork"]
             )
+            self._unmarked = False
 
     def rejoin(self) -> None:
         """Last thing in a capture: everything delivered inside it is behind the graph's end."""
@@ -228,35 +238,45 @@ class Pipeline:
         if self.plan is None or self.ring is None:
             return
         self.order.restore(self._queue(), self._outside)
-        self._boundary = self.order.mark(self.compute, self.staging.events["boundary"])
-        self.ring.settle(self._boundary)
+        self.ring.settle(self._mark_boundary())
         self._stored.clear()
+        self._unready.clear()
 
     def launched(self) -> None:
         """The graph was launched: all it did is behind one mark on the compute queue (H15)."""
-        if self.plan is None or self.ring is None:
-            self._finish()
-            return
+        self._unmarked = True  # a replay stores rows without calling ``stored``
+        if self.plan is not None and self.ring is not None:
+            mark = self._mark_boundary()
+            self.ring.settle(mark)
+            self._stored = dict.fromkeys(self._stored, mark)
+        self.end()
+
+    def _mark_boundary(self) -> Mark:
+        """A mark behind all that the compute queue was given so far (T4)."""
         mark = self.order.mark(self.compute, self.staging.events["boundary"])
-        self._boundary = mark
-        self.ring.settle(mark)
-        self._stored = dict.fromkeys(self._stored, mark)
-        self._finish()
+        self._boundary, self._unmarked = mark, False
+        return mark
 
     # -------------------------------------------------------- around the graphs
     def drain(self, reason: str) -> None:
         """Wait on the host for every reader and writer in flight, and drop a carry (T17, H13)."""
         if not self.hooks.drains(reason):
             return
-        for queue in (self.compute, self.transfer):
-            if queue is not None:
-                self.device.synchronize(queue, reason)
-                self.order.host_waited(queue)
+        self._wait_for(self.compute, reason)
+        if self.transfer is not None and self._unready:
+            self._wait_for(self.transfer, reason)  # a graph failed amid its deliveries
+            self._unready.clear()
+        if self.ring is not None:
+            for mark in self.ring.marks():
+                self.order.host_after(mark, reason)
         self._discard(reason)
 
+    def _wait_for(self, queue: Queue, reason: str) -> None:
+        self.device.synchronize(queue, reason)
+        self.order.host_waited(queue)
+
     def close(self) -> None:
-        """Give everything back, after waiting for it."""
-        self.drain("close")
+        """Give everything back; ``drain`` has waited for it."""
         self.staging.close()
 
     # ----------------------------------------------------------------- planning
@@ -334,12 +354,10 @@ class Pipeline:
 
     def _deliver(self, delivery: Delivery) -> None:
         ring, queue = self._staged()
-        release = ring.release[delivery.slot]
+        release, stored = ring.release[delivery.slot], self._stored.get(delivery.split)
         if "recycle_through_host" in self.settings.ablate:
             self.order.host_after(release, "release")
-        else:
-            self.order.after(queue, release, "release")
-        self.order.after(queue, self._stored.get(delivery.split), "store")
+        self.order.after_all(queue, {"release": release, "store": stored})
         self._copy(queue, delivery, delivery.early, "early")
         if not delivery.late:
             self._mark_ready(delivery)
@@ -347,6 +365,7 @@ class Pipeline:
     def _mark_ready(self, delivery: Delivery) -> None:
         ring, queue = self._staged()
         ring.ready[delivery.slot] = self.order.mark(queue, ring.ready_events[delivery.slot])
+        self._unready.discard(delivery.slot)
 
     def _wants_store_mark(self, delivery: Delivery) -> bool:
         """A late tail follows the store; a carried delivery of few splits is not otherwise behind
@@ -358,6 +377,7 @@ class Pipeline:
     def _copy(self, queue: Queue, delivery: Delivery, parts: Sequence[Range], site: str) -> None:
         ring, _ = self._staged()
         base, label = ring.base(delivery.slot), f"{site} {delivery.split}"
+        self._unready.add(delivery.slot)
         with ranged(label):
             for part in parts:
                 to = base + part.target

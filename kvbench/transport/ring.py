@@ -41,6 +41,12 @@ class Ring:
         self.ready = [mark] * self.n_slots
         self.release = [mark] * self.n_slots
 
+    def marks(self) -> list[Mark]:
+        """Behind them lies all that was done with the slots; the latest first, as it may imply
+        the others."""
+        made = [m for m in (*self.ready, *self.release) if m is not None]
+        return sorted(made, key=lambda m: -m.seq)
+
 
 def open_ring(device: Device, n_slots: int, slot_bytes: int) -> Ring:
     """Allocate a ring, or nothing at all: what was created before a failure is given back.
@@ -67,8 +73,7 @@ def open_ring(device: Device, n_slots: int, slot_bytes: int) -> Ring:
 
 def close_ring(ring: Ring, order: Order) -> None:
     """Free a ring once its last delivery and its last reader are past (T7)."""
-    marks = [m for m in (*ring.ready, *ring.release) if m is not None]
-    for mark in sorted(marks, key=lambda m: -m.seq):  # the latest first: it implies the others
+    for mark in ring.marks():
         order.host_after(mark, "free ring")
     for event in (*ring.ready_events, *ring.release_events):
         ring.device.drop_event(event)

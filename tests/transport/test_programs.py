@@ -36,7 +36,9 @@ MODELS = {
     "synthetic:tiny,layers=5,vocab=128": "f16",
     "synthetic:tiny,layers=3,vocab=128,head_dim=32,heads=2,kv_heads=1": "q8_0",
     "synthetic:tiny,layers=4,vocab=128,head_dim=32,heads=2,kv_heads=1": "q4_0",
+    "synthetic:tiny,layers=3,vocab=128,head_dim=64,heads=8,kv_heads=8": "f16",
 }
+"""The last is wide enough for a budget of 1 MiB to decline some graphs of a program (T12)."""
 PROGRAMS = int(os.environ.get("KVBENCH_PROGRAMS", "0"))
 """How many programs a long run takes; 0: the tier's own number."""
 
@@ -141,6 +143,7 @@ def scenarios(draw: st.DrawFn) -> Scenario:
         "boundary": draw(st.sampled_from(["wait", "carry"])),
         "row_multiple": draw(st.sampled_from([4, 16, 64])),
         "device_layers": draw(st.sampled_from([0, 0, 1])),
+        "budget_mib": draw(st.sampled_from([-1, 1])),
         "audit": draw(st.booleans()),
         "poison": True,
         "headroom_mib": 0,

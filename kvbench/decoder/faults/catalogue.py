@@ -121,6 +121,15 @@ FAULTS: tuple[Fault, ...] = (
         "sglang 36738",
     ),
     Fault(
+        "no_wait_after_decline",
+        STORE_EARLY,
+        "the first staged graph after a declined one does not wait for the rows that it stored",
+        lambda: waits.NoWait("boundary"),
+        "declined",
+        ("H14",),
+        "vllm 36013",
+    ),
+    Fault(
         "no_ready_wait",
         IGNORED,
         "attention reads a slot before its delivery is complete",
