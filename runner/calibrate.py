@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from kvbench.analysis.decide import blocks_to_find
+from kvbench.analysis.decide import CONFIDENCE, blocks_to_find
 from kvbench.analysis.estimate import Floor
 from kvbench.errors import UsageError
 from kvbench.records import Summary
@@ -26,6 +26,8 @@ class Reach(NamedTuple):
     cell: str
     spread: float
     """Standard deviation of d_k, log."""
+    spread_at_most: float
+    """Its upper 95% bound; ``needed`` reckons with it."""
     floors: dict[int, float]
     """n -> A/A floor (a ratio less 1)."""
     needed: dict[float, int | None]
@@ -76,6 +78,7 @@ def _reach(cell: str, calibration: Calibration, delta: float, effects: Sequence[
     return Reach(
         cell=cell,
         spread=calibration.variance**0.5,
+        spread_at_most=stored.upper_spread(CONFIDENCE),
         floors={n: stored.relative(n) for n in (4, 6, 8, 12)},
         needed={effect: blocks_to_find(effect, stored, delta) for effect in sorted(set(effects))},
     )

@@ -8,13 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from kvbench.analysis.distributions import f_quantile, t_quantile
+from kvbench.analysis.distributions import t_quantile
 from kvbench.analysis.estimate import Estimate, Floor
 from kvbench.records import Verdict
 
 ALPHA = 0.05
 POWER = 0.8
 MAX_NEEDED_BLOCKS = 10_000
+CONFIDENCE = 0.95
+"""Of the bound at which a calibrated spread is taken when n is chosen from it."""
 
 EQUIVALENT, FASTER, SLOWER, INCONCLUSIVE = range(4)
 VERDICTS = (Verdict.EQUIVALENT, Verdict.FASTER, Verdict.SLOWER, Verdict.INCONCLUSIVE)
@@ -81,28 +83,41 @@ def needed_blocks(
 
 
 def blocks_to_find(
-    effect: float, stored: Floor, delta: float, power: float = 0.9, confidence: float = 0.8
+    effect: float, stored: Floor, delta: float, power: float = 0.9, confidence: float = CONFIDENCE
 ) -> int | None:
     """Smallest even n that calls a true ``effect`` (0.02 = 2%) FASTER in ``power`` of experiments.
 
-    The spread is taken at its upper ``confidence`` bound: a calibration measures it only so well.
-    None for an effect within the margin, or if ``MAX_NEEDED_BLOCKS`` would not do.
+    The spread is taken at its upper ``confidence`` bound: a calibration measures it only so well,
+    and what it has found is as often too small as too large. None for an effect within the margin,
+    or if ``MAX_NEEDED_BLOCKS`` would not do.
     """
     size = abs(math.log1p(effect))
-    upper = Floor(stored.variance / _chi_square_share(1 - confidence, stored.df), stored.df)
+    sd = stored.upper_spread(confidence)
     n = 4
     while n <= MAX_NEEDED_BLOCKS:
         threshold = math.log1p(max(delta, stored.relative(n)))
-        sd = math.sqrt(upper.variance)
-        if size > threshold and is_decided(size, sd, n, delta, stored.relative(n), power):
+        if size > threshold and power_to_find(size, sd, n, threshold) >= power:
             return n
         n += 2 if n < 100 else n // 20 * 2
     return None
 
 
-def _chi_square_share(p: float, df: int) -> float:
-    """The p quantile of chi-square / df: an F whose second spread is known exactly."""
-    return f_quantile(p, df, 1e6)
+def power_to_find(size: float, sd: float, n: int, threshold: float = 0.0) -> float:
+    """Probability that n blocks call a true difference of ``size`` > 0 FASTER.
+
+    Exact for independent normal d_k of standard deviation ``sd``: their mean must exceed
+    ``threshold`` and t * s / sqrt(n), where s is their own spread. Integrated over s, which is
+    independent of the mean; without a threshold this is the noncentral t's tail.
+    """
+    df, se = n - 1, sd / math.sqrt(n)
+    if se == 0:
+        return float(size > threshold)
+    shares = np.linspace(0, 1 + 6 / math.sqrt(df), 401)[1:]  # of s in sd; chi / sqrt(df)
+    logs = (df - 1) * np.log(shares) - df * shares**2 / 2
+    weights = np.exp(logs - logs.max())
+    needed = np.maximum(threshold, t_quantile(1 - ALPHA / 2, df) * se * shares)
+    passed = [math.erfc((x - size) / se / math.sqrt(2)) / 2 for x in needed]
+    return float((weights * passed).sum() / weights.sum())
 
 
 def is_decided(

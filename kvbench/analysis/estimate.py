@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from kvbench.analysis.distributions import f_tail, t_quantile, t_tail
+from kvbench.analysis.distributions import f_quantile, f_tail, t_quantile, t_tail
 
 Array = npt.NDArray[np.float64]
 
@@ -87,6 +87,11 @@ class Floor:
         """The A/A floor of n blocks: 95% of A/A estimates stay below it (a ratio less 1)."""
         half = t_quantile(0.975, self.df) * math.sqrt(self.variance / blocks)
         return math.expm1(half)
+
+    def upper_spread(self, confidence: float) -> float:
+        """Upper bound of the true standard deviation of d_k, from chi-square with ``df``."""
+        # An F whose second spread is known exactly is chi-square / df.
+        return math.sqrt(self.variance / f_quantile(1 - confidence, self.df, 1e6))
 
 
 def pool(estimate: Estimate, n: int, floor: Floor) -> tuple[Estimate, float]:

@@ -46,7 +46,10 @@ def command(
         print_json([reach._asdict() for reach in found.reach])
         return 0
     for reach in found.reach:
-        click.echo(f"{reach.cell}: d_k scatters by {reach.spread:.3%} between blocks")
+        click.echo(
+            f"{reach.cell}: d_k scatters by {reach.spread:.3%} between blocks, "
+            f"at most {reach.spread_at_most:.3%} (95% confidence)"
+        )
         floors = ", ".join(f"{floor:.2%} at n = {n}" for n, floor in reach.floors.items())
         click.echo(f"  A/A floor: {floors}")
         for effect, n in reach.needed.items():

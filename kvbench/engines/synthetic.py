@@ -2,71 +2,73 @@
 
 For checking the bench itself: a planted effect is known exactly, an A/A is one by construction.
 Settings: ``token_s``, seconds slept for each token. Prompts and model are ignored.
+
+Nothing but the standard library, so that ``kvbench selfcheck`` can run it as a plain script that
+starts in a few milliseconds.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from typing import Annotated
+from typing import Any
 
-import msgspec
-
-from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run
-from kvbench.engines.serve import serve
-from kvbench.engines.settings import parse_settings
-from kvbench.records import Result
+DEFAULT_S, LONGEST_S = 0.002, 60.0
 
 
-class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How slow it is."""
+def say(kind: str, /, **fields: Any) -> None:
+    """One line to the harness."""
+    sys.stdout.write(json.dumps({"type": kind, **fields}) + "\n")
+    sys.stdout.flush()
 
-    token_s: Annotated[float, msgspec.Meta(ge=0, le=60)] = 0.002
+
+def wrong(settings: dict[str, Any]) -> str | None:
+    """Why the settings cannot be used, or None."""
+    unknown = sorted(set(settings) - {"token_s"})
+    if unknown:
+        return f"unknown setting {unknown[0]!r}; known: token_s"
+    value = settings.get("token_s", DEFAULT_S)
+    if type(value) not in (int, float) or not 0 <= value <= LONGEST_S:
+        return f"token_s: {value!r}; a number from 0 to {LONGEST_S:g} is needed"
+    return None
 
 
-class Synthetic:
-    """See ``kvbench.engines.serve.Engine``."""
+def decode(task: dict[str, Any], token_s: float) -> dict[str, Any]:
+    """Sleep; every token is 0."""
+    for _ in range(task.get("warmup", 0)):
+        time.sleep(token_s)
+    started = time.monotonic()
+    for _ in range(task["generate"]):
+        time.sleep(token_s)
+    seconds = time.monotonic() - started
+    sequences = len(task["prompts"])
+    tokens = {"tokens": [[0] * task["generate"]] * sequences} if task.get("detail") else {}
+    result = {"tokens": task["generate"] * sequences, "decode_s": seconds, "sequences": sequences}
+    return {"result": result, **tokens}
 
-    def __init__(self) -> None:
-        self._settings = Settings()
 
-    def hello(self) -> ArmHello:
-        """Its version is kvbench's."""
-        import kvbench
-
-        version = f"kvbench {kvbench.__version__}"
-        return ArmHello(
-            protocol=PROTOCOL, name="synthetic", version=version, capabilities=["tokens"]
-        )
-
-    def prepare(self, message: Prepare) -> Ready:
-        """Validate the settings."""
-        self._settings = parse_settings(message.settings, Settings, "synthetic")
-        return Ready(effective=msgspec.to_builtins(self._settings))
-
-    def run(self, message: Run) -> Reply:
-        """Sleep; every token is 0."""
-        task = message.task
-        for _ in range(task.warmup):
-            time.sleep(self._settings.token_s)
-        started = time.monotonic()
-        for _ in range(task.generate):
-            time.sleep(self._settings.token_s)
-        seconds = time.monotonic() - started
-        tokens = [[0] * task.generate for _ in task.prompts]
-        return Reply(
-            id=message.id,
-            result=Result(
-                tokens=task.generate * len(task.prompts),
-                decode_s=seconds,
-                sequences=len(task.prompts),
-            ),
-            tokens=tokens if task.detail else None,
-        )
-
-    def close(self) -> None:
-        """Nothing is held."""
+def main() -> None:
+    """Answer the harness until it says bye."""
+    token_s = DEFAULT_S
+    for line in sys.stdin:
+        message = json.loads(line)
+        match message["type"]:
+            case "hello":
+                say("hello", protocol=1, name="synthetic", version="1", capabilities=["tokens"])
+            case "prepare":
+                settings = message.get("settings", {})
+                if (why := wrong(settings)) is not None:
+                    say("failure", kind="setting", message=why)
+                    continue
+                token_s = settings.get("token_s", DEFAULT_S)
+                say("ready", effective={"token_s": token_s})
+            case "run":
+                say("result", id=message["id"], **decode(message["task"], token_s))
+            case "bye":
+                say("bye")
+                return
 
 
 if __name__ == "__main__":
-    sys.exit(serve(Synthetic()))
+    main()

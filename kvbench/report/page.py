@@ -71,6 +71,7 @@ def render_html(summary: Summary, captures: Sequence[Capture] = ()) -> str:
     return _environment().get_template("report.html.j2").render(content)
 
 
+@cache
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
