@@ -129,11 +129,11 @@ def _measured() -> list[Prediction]:
 
 
 def _against(run: str | None, published: bool) -> list[Prediction]:
-    from runner import predict
+    from runner import predict, predict_origin
     from runner.store import find_run, load_summary
 
     if published:
-        return predict.origin_predictions(predict.calibrate())
+        return predict_origin.origin_predictions(predict_origin.calibrate())
     return _measured() if run is None else predict.against_run(load_summary(find_run(run)))
 
 

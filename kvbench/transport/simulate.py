@@ -36,10 +36,15 @@ class Shape:
     """Seconds a step outside it: head, sampling."""
     resident: int = 0
     """Further attention layers whose KV stays on the device; their compute is in ``compute_s``."""
+    read_share: float = 0.1
+    """Share of a split's compute after which its window's slot is released; up to 0.9, where a
+    split ends with what reads its window."""
     upload_bytes: int = 0
     """Bytes that each step sends to the device before it computes (tokens, masks)."""
 
     def __post_init__(self) -> None:
+        if not 0 < self.read_share <= 0.9:
+            raise SettingError("read_share", self.read_share, "above 0, at most 0.9")
         if self.splits < 0 or self.row_bytes < 16 or self.row_bytes % 16:
             raise SettingError(
                 "shape", (self.splits, self.row_bytes), "splits ≥ 0 and rows of a multiple of 16"
@@ -143,8 +148,9 @@ def _step(device: VirtualDevice, pipeline: Pipeline, shape: Shape) -> None:
         with pipeline.window(split):
             if settings.tail == "device":
                 _store(device, pipeline, split, shape.row_bytes)
-            _kernel(device, pipeline, "attend", part * 0.1, split, pipeline.slot(split))
-        _kernel(device, pipeline, "mlp", part * 0.8)
+            reads = part * shape.read_share
+            _kernel(device, pipeline, "attend", reads, split, pipeline.slot(split))
+        _kernel(device, pipeline, "mlp", part * (0.9 - shape.read_share))
     _kernel(device, pipeline, "head", shape.outside_s)
     pipeline.end()
 

@@ -14,11 +14,12 @@ from kvbench.cli import main
 from kvbench.device.oplog import OpLog
 from kvbench.device.races import check
 from kvbench.device.virtual import Costs
-from kvbench.errors import UsageError
+from kvbench.errors import SettingError, UsageError
 from kvbench.records import encode_summary
 from kvbench.transport.settings import TransportSettings
 from kvbench.transport.simulate import Shape, simulate
-from runner.predict import against_run, calibrate, forecast, origin_predictions
+from runner.predict import against_run, forecast
+from runner.predict_origin import calibrate, origin_predictions
 from tests.report import samples
 
 SHAPE = Shape(splits=16, row_bytes=1024, compute_s=0.016)
@@ -94,9 +95,20 @@ def test_the_origins_figures_are_predicted_from_one_row() -> None:
     assert abs(packed.error) < 1 and "exceed the budget of 128 MiB" in packed.note
     assert abs(unpacked.error) < 1
     sweep = [p for what, p in found.items() if what.startswith("gain at")]
-    assert len(sweep) == 5
-    assert all(abs(p.error) <= 5 or p.note for p in sweep)
+    assert len(sweep) == 6
+    assert [p.what for p in sweep if abs(p.error) > 5] == ["gain at 32,768"]
+    assert "no overlap of the same work does that" in found["gain at 32,768"].note
     assert max(sweep, key=lambda p: p.predicted).what == "gain at 16,384"
+    assert found["gain at 16,384 with N + 1 slots"].predicted < 5
+    assert abs(found["most rows before 128 MiB decline"].error) < 0.1
+    layers = [p for what, p in found.items() if "layers on the device" in what]
+    assert len(layers) == 3 and all(abs(p.error) < 1 for p in layers)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.95])
+def test_a_window_is_read_by_some_of_the_compute(share: float) -> None:
+    with pytest.raises(SettingError, match="read_share"):
+        replace(SHAPE, read_share=share)
 
 
 def summary_of(shape: Shape, costs: Costs) -> samples.Summary:
