@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from kvbench.decoder.draft import MAX_DRAFT, Draft, Proposal
 from kvbench.decoder.engine import Engine
@@ -141,7 +142,7 @@ class Speculation:
             batch,
             assumed=assumed,
             ahead={s: len(batch[s]) for s in batch} if alone else None,
-            place=proposal.place,
+            place=partial(proposal.place, self.target),
             read=0,
         )
         first: dict[int, int] = {}
