@@ -64,10 +64,10 @@ def test_a_record_says_so() -> None:
 
 
 def test_a_delivery_that_lost_its_wait_is_noticed() -> None:
-    """Negative control: the hash depends on the history's bytes. In an order that shows it."""
+    """Negative control: the hash depends on the history's bytes. Some order of eight shows it."""
     right = run(depth=1).result.hashes
-    wrong = run(depth=1, faults=("no_ready_wait",), explore=1).result.hashes
-    assert wrong["audit"] != right["audit"]
+    faulty = [run(depth=1, faults=("no_ready_wait",), explore=seed) for seed in range(8)]
+    assert any(wrong.result.hashes["audit"] != right["audit"] for wrong in faulty)
 
 
 @pytest.mark.parametrize(
