@@ -99,8 +99,9 @@ class Point(NamedTuple):
     speed: float | None
     step: bool
     """The gain steps here against what came before."""
-    environment: tuple[str, ...]
-    """Fields of the environment that changed since the point before."""
+    changed: tuple[str, ...]
+    """Fields of environment and workload that changed since the point before: a step there need
+    not come from the arm."""
 
 
 def history(root: Path, suite: str, cell: str | None, arm: str | None) -> list[Point]:
@@ -118,26 +119,32 @@ def history(root: Path, suite: str, cell: str | None, arm: str | None) -> list[P
         "arm", arm, [x.arm for s in found for c in s.cells if c.name == cell for x in c.comparisons]
     )
     found.sort(key=lambda summary: summary.started)
-    rows = [(s, c, x) for s in found for c, x in _of(s, cell, arm) if x.ratio is not None]
-    steps = (
-        set(change_points([math.log(x.ratio or 1) for _, _, x in rows], rows[-1][0].delta))
-        if (rows)
-        else set()
-    )
+    rows = [(s, c, x) for s in found for c, x in _of(s, cell, arm)]
+    steps = _steps([x.ratio for _, _, x in rows], rows[-1][0].delta)
     points = []
-    previous: Summary | None = None
+    before: tuple[Summary, CellSummary] | None = None
     for index, (summary, where, comparison) in enumerate(rows):
-        changed = (
-            ()
-            if previous is None
-            else tuple(n for n, _, _ in differences(previous.environment, summary.environment))
-        )
+        changed = () if before is None else _changed(*before, summary, where)
         speed = _speed(where, comparison.arm)
-        points.append(
-            Point(summary.run, summary.started, comparison, speed, index in steps, changed)
-        )
-        previous = summary
+        point = Point(summary.run, summary.started, comparison, speed, index in steps, changed)
+        points.append(point)
+        before = summary, where
     return points
+
+
+def _steps(ratios: Sequence[float | None], delta: float) -> set[int]:
+    """Places at which the gain steps; what has no gain (INVALID) is passed over."""
+    rated = [(place, ratio) for place, ratio in enumerate(ratios) if ratio is not None]
+    found = change_points([math.log(ratio) for _, ratio in rated], delta) if rated else []
+    return {rated[index][0] for index in found}
+
+
+def _changed(
+    before: Summary, old: CellSummary, after: Summary, new: CellSummary
+) -> tuple[str, ...]:
+    fields = [name for name, _, _ in differences(before.environment, after.environment)]
+    fields += [name for name, one, two in _cell_fields(old, new) if one != two]
+    return (*fields, *(["baseline"] if before.baseline != after.baseline else []))
 
 
 def _of(summary: Summary, cell: str, arm: str) -> list[tuple[CellSummary, Comparison]]:

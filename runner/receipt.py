@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 from functools import lru_cache
 from pathlib import Path
@@ -21,16 +22,21 @@ MUST_NOT_CHANGE = (
     "command",
     "variables",
     "program_sha256",
+    "files",
     "revision",
     "version",
     "receipt",
 )
 """Fields of an arm's receipt that stay the same over all its runs in one experiment."""
+WHOLE_BYTES = 64 << 20
+"""Files of an arm's command up to this size are hashed whole; of larger ones (models), size, first
+and last MiB."""
+MAX_NAME = 4096
 
 
 def before_start(arm: Arm) -> dict[str, Any]:
     """What is known without starting the arm. Values of environment variables are not stored."""
-    program = shutil.which(arm.argv()[0]) if arm.command else None
+    program = _program(arm) if arm.command else None
     found = {
         "name": arm.name,
         "engine": arm.engine,
@@ -39,6 +45,7 @@ def before_start(arm: Arm) -> dict[str, Any]:
         "command": arm.argv(),
         "variables": {name: salted_digest(value) for name, value in arm.env.items()},
         "program_sha256": None if program is None else _file_digest(Path(program)),
+        "files": _files(arm),
         "revision": _revision(arm, program),
     }
     scrubbed: dict[str, Any] = scrub(found, CHECKOUT)
@@ -60,7 +67,27 @@ def after_run(known: dict[str, Any], run: ArmRun) -> dict[str, Any]:
 
 def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     """Fields in which two receipts of one arm differ though they must not."""
-    return [name for name in MUST_NOT_CHANGE if before.get(name) != after.get(name)]
+    known = (name for name in MUST_NOT_CHANGE if name in before)  # older records know less
+    return [name for name in known if before[name] != after.get(name)]
+
+
+def _program(arm: Arm) -> str | None:
+    """The arm's program as its process will find it: a path is relative to the arm's cwd."""
+    name = arm.argv()[0]
+    if "/" in name:
+        return shutil.which(Path(arm.cwd or ".") / name)
+    return shutil.which(name, path=arm.environ().get("PATH"))
+
+
+def _files(arm: Arm) -> list[str]:
+    """Path and digest of each file that the arm's arguments name: scripts, models, settings."""
+    found = []
+    for argument in arm.argv()[1:] if arm.command else ():
+        for name in (argument, argument.partition("=")[2]):
+            path = Path(arm.cwd or ".") / name
+            if name and len(name) < MAX_NAME and path.is_file():
+                found.append(f"{name} {_file_digest(path)}")
+    return found
 
 
 def _revision(arm: Arm, program: str | None) -> str | None:
@@ -80,6 +107,11 @@ def _file_digest(path: Path) -> str | None:
 
 
 @lru_cache(maxsize=64)
-def _digest_of(path: Path, _mtime_ns: int, _size: int, _inode: int) -> str:
+def _digest_of(path: Path, _mtime_ns: int, size: int, _inode: int) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        if size <= WHOLE_BYTES:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+        ends = file.read(1 << 20)
+        file.seek(-(1 << 20), os.SEEK_END)
+        ends += file.read()
+        return f"{size} bytes, ends {hashlib.sha256(ends).hexdigest()}"

@@ -19,7 +19,7 @@ from kvbench.cli.output import json_option, print_json
 def command(suite: str, cell: str | None, arm: str | None, root: Path, as_json: bool) -> None:
     """Show one cell over many experiments.
 
-    Marks the experiments at which the gain steps, and where the environment changed.
+    Marks the experiments at which the gain steps, and where environment or workload changed.
     """
     from kvbench.report.words import number, percent
     from runner.across import history
@@ -33,8 +33,8 @@ def command(suite: str, cell: str | None, arm: str | None, root: Path, as_json: 
         c = point.comparison
         low, high = c.ci95 or (None, None)
         marks = ["<- STEP"] if point.step else []
-        if point.environment:
-            marks.append(f"environment changed: {', '.join(point.environment)}")
+        if point.changed:
+            marks.append(f"changed: {', '.join(point.changed)}")
         gain = f"{percent(c.ratio):>8} ({percent(low)} to {percent(high)})"
         speed = f"{number(point.speed):>8} tok/s"
         line = f"{when}  {gain}  {speed}  {c.verdict:<12} {point.run} {'; '.join(marks)}"

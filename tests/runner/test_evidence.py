@@ -207,9 +207,34 @@ def test_history_is_in_order_and_marks_steps_and_changes(stored: Path) -> None:
     points = history(stored.parent, "syn", "generate=2", None)
     assert [p.run for p in points] == [f"v{number}" for number in range(10)]
     assert [p.run for p in points if p.step] == ["v5"]
-    assert [p.run for p in points if "machine.cpu" in p.environment] == ["v7"]
+    assert [p.run for p in points if "machine.cpu" in p.changed] == ["v7"]
     done = CliRunner().invoke(group, ["history", "syn", "--root", str(stored.parent)])
     assert done.exit_code == 0 and "<- STEP" in done.output
+
+
+def test_history_leaves_nothing_out_and_names_another_workload(stored: Path) -> None:
+    summary = load_summary(stored)
+    (comparison,) = summary.cells[0].comparisons
+    invalid = msgspec.structs.replace(
+        comparison, verdict=Verdict.INVALID, ratio=None, ci95=None, ci90=None
+    )
+    cell = msgspec.structs.replace(
+        summary.cells[0],
+        comparisons=(invalid,),
+        workload={**summary.cells[0].workload, "prompt_tokens": 99},
+    )
+    variant(stored, "later", cells=(cell,), started=summary.started + 1)
+    points = history(stored.parent, "syn", "generate=2", None)
+    assert [(p.comparison.verdict, p.changed) for p in points] == [
+        (Verdict.FASTER, ()),
+        (Verdict.INVALID, ("workload.prompt_tokens",)),
+    ]
+    done = CliRunner().invoke(
+        group, ["history", "syn", "--root", str(stored.parent), "--cell", "generate=2"]
+    )
+    assert (
+        done.exit_code == 0 and "INVALID      later changed: workload.prompt_tokens" in done.output
+    )
 
 
 def test_history_asks_which_cell(stored: Path) -> None:

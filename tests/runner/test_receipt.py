@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
+import pytest
+
 from kvbench.engines.arm import Arm
+from kvbench.environment.fingerprint import CHECKOUT
+from kvbench.environment.privacy import scrub
 from runner.receipt import before_start, changed
 
 
@@ -23,6 +29,44 @@ def test_a_rebuilt_program_is_seen(tmp_path: Path) -> None:
     two = before_start(arm(program))
     assert changed(one, two) == ["program_sha256"]
     assert before_start(arm(tmp_path / "none"))["program_sha256"] is None
+
+
+def test_a_changed_file_of_the_command_is_seen(tmp_path: Path) -> None:
+    """An interpreter stays what it is when the script it runs does not."""
+    script, model = tmp_path / "arm.py", tmp_path / "model.bin"
+    script.write_text("1")
+    model.write_text("m")
+    command = [sys.executable, "arm.py", f"--model={model}", "--depth", "2", "x" * 5000, "nul\0"]
+    interpreted = Arm(name="a", engine="program", command=command, cwd=str(tmp_path))
+    one = before_start(interpreted)
+    assert [line.split()[0] for line in one["files"]] == ["arm.py", scrub(str(model), CHECKOUT)]
+    for path in (script, model):
+        path.write_text(path.read_text() + "2")
+        two = before_start(interpreted)
+        assert changed(one, two) == ["files"]
+        one = two
+    older = {name: value for name, value in one.items() if name != "files"}
+    assert changed(older, one) == []
+
+
+def test_of_a_large_file_the_ends_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("runner.receipt.WHOLE_BYTES", 0)
+    model = tmp_path / "model.bin"
+    model.write_bytes(bytes(3 << 20))
+    command = [sys.executable, str(model)]
+    one = before_start(Arm(name="a", engine="program", command=command))
+    assert f"{3 << 20} bytes, ends " in one["files"][0]
+    with model.open("r+b") as file:
+        file.seek(-1, os.SEEK_END)
+        file.write(b"x")
+    assert changed(one, before_start(Arm(name="a", engine="program", command=command))) == ["files"]
+
+
+def test_a_relative_program_lies_in_the_arms_own_directory(tmp_path: Path) -> None:
+    (tmp_path / "engine").write_text("#!/bin/sh\n")
+    (tmp_path / "engine").chmod(0o755)
+    found = before_start(Arm(name="a", engine="program", command=["./engine"], cwd=str(tmp_path)))
+    assert found["program_sha256"] is not None
 
 
 def test_the_programs_repository_is_found_with_or_without_cwd(tmp_path: Path) -> None:
