@@ -18,6 +18,7 @@ from kvbench.engines.conversing import CONVERSATION
 from kvbench.engines.process import EndOfOutput, LineProcess, LineTimeout
 from kvbench.engines.protocol import Task
 from kvbench.engines.recorder import Answer, Request
+from kvbench.engines.reference import HISTORY
 from kvbench.errors import ArmFailure, UsageError
 from kvbench.records.capture import Capture, Source
 from kvbench.spec import Cell, Link, Suite, load_suite
@@ -90,7 +91,7 @@ def record(arm: Arm, task: Task, recorder: Recorder, run_s: float) -> Capture:
             f"arm {arm.name!r}: engine {arm.engine!r} keeps no op log; record it with nsys "
             "yourself and read it with kvbench profile --import FILE"
         )
-    if unknown := sorted(task.options.keys() - {CONVERSATION}):
+    if unknown := sorted(task.options.keys() - {CONVERSATION, HISTORY}):
         raise UsageError(f"a task with {unknown[0]!r} cannot be recorded; use a text workload")
     source = choose_source(arm, recorder)
     with tempfile.TemporaryDirectory(prefix="kvbench-profile-") as directory:

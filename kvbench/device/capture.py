@@ -47,6 +47,7 @@ def capture(
     ]
     if not ranges:
         absent["tokens"] = "the log has no marks named token"
+    absent["API times"] = "the op log times waits only"
     return Capture(
         v=CAPTURE_VERSION,
         arm=arm,

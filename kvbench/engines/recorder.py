@@ -15,6 +15,7 @@ import msgspec
 
 from kvbench.engines.conversing import CONVERSATION, conversation_task
 from kvbench.engines.protocol import Task
+from kvbench.engines.reference import HISTORY
 from kvbench.errors import KvbenchError
 from kvbench.records import Result
 from kvbench.records.capture import Capture, Source
@@ -37,7 +38,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     answer: str
     """Path of the answer."""
     options: dict[str, Any] = {}
-    """The task's: ``conversation`` or nothing."""
+    """The task's: ``conversation``, ``history`` or nothing."""
     source: Source = "oplog"
     """What records: this process itself, or (nsys) the tool that it runs under."""
 
@@ -84,13 +85,20 @@ def record(request: Request) -> Answer:
 
 
 def _decode(request: Request, settings: DecoderSettings) -> DecodeRun | ConversationRun:
+    from kvbench.decoder import seeded
     from kvbench.decoder.conversation import run_conversations
     from kvbench.decoder.model import open_model
     from kvbench.decoder.session import DecodeTask, run_task
 
     model = open_model(request.model)
     if CONVERSATION not in request.options:
-        task = DecodeTask(request.prompts, generate=request.generate, warmup=request.warmup)
+        history = request.options.get(HISTORY)
+        task = DecodeTask(
+            request.prompts,
+            generate=request.generate,
+            warmup=request.warmup,
+            history=None if history is None else seeded.parse(history),
+        )
         return run_task(model, settings, task)
     asked = Task(
         prompts=list(request.prompts),

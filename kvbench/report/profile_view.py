@@ -44,6 +44,11 @@ def _ms(nanoseconds: float) -> str:
     return number(nanoseconds / 1e6)
 
 
+def _spent(nanoseconds: float) -> str:
+    """Time in API calls; none at all means that the source does not time them."""
+    return _ms(nanoseconds) if nanoseconds else NONE
+
+
 def _per(count: float, tokens: int | None, digits: int = 3) -> str:
     return number(count / tokens, digits) if tokens else NONE
 
@@ -56,7 +61,7 @@ def _calls(captures: Sequence[Capture], baseline: Capture, arm: Capture) -> Tabl
         said = NONE if change is None else "=" if change == 0 else f"{change:+.1f}%"
         counts = (f"{before.calls:,}", f"{after.calls:,}", said)
         per_token = (_per(before.calls, baseline.tokens), _per(after.calls, arm.tokens))
-        rows.append((row.name, *counts, *per_token, _ms(before.ns), _ms(after.ns)))
+        rows.append((row.name, *counts, *per_token, _spent(before.ns), _spent(after.ns)))
     title = f"API calls: {visible(baseline.arm)} (A), {visible(arm.arm)} (B)"
     headings = ("API", "A", "B", "change", "A/token", "B/token", "A ms", "B ms")
     return Table(title, headings, tuple(rows))
@@ -66,8 +71,9 @@ def _calls_of(capture: Capture) -> Table:
     rows = []
     for row in profile.call_table([capture]):
         count = row.arms[capture.arm]
-        per_token = _per(count.calls, capture.tokens), _per(count.ns / 1e6, capture.tokens)
-        rows.append((row.name, f"{count.calls:,}", per_token[0], _ms(count.ns), per_token[1]))
+        each = _per(count.ns / 1e6, capture.tokens) if count.ns else NONE
+        calls = (f"{count.calls:,}", _per(count.calls, capture.tokens))
+        rows.append((row.name, *calls, _spent(count.ns), each))
     title = f"API calls: {visible(capture.arm)}"
     return Table(title, ("API", "calls", "/token", "ms", "ms/token"), tuple(rows))
 

@@ -25,7 +25,7 @@ _KINDS = {
     "graph": ("part3", "graph launches traced as wholes"),
     "wait": ("part5", "host waits"),
 }
-_LEFT, _RIGHT, _LANE, _HEAD = 130.0, 1070.0, 24.0, 26.0
+_LEFT, _RIGHT, _LANE, _HEAD = 130.0, 1045.0, 24.0, 26.0
 
 
 def draw(captures: Sequence[Capture], *, style: str = "") -> str:

@@ -74,3 +74,13 @@ def test_a_fault_fails_the_gate_there_too(here: Path, capsys: pytest.CaptureFixt
     (here / "deep.toml").write_text(suite.replace("65536", "600"))
     assert main(["ab", "deep.toml"]) == 4
     assert "INVALID" in capsys.readouterr().out
+
+
+def test_a_seeded_experiment_can_be_profiled(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the op log cannot know is absent, not zero."""
+    (here / "deep.toml").write_text(SUITE.replace("FAULTS", "[]").replace("65536", "600"))
+    assert main(["profile", "deep.toml", "--out", "shown"]) == 0
+    out = capsys.readouterr().out
+    assert "cudaMemcpyAsync" in out and "API times: the op log times waits only" in out
