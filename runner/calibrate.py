@@ -18,6 +18,7 @@ from runner.store import DEFAULT_ROOT
 
 EFFECTS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10)
 MIN_BLOCKS = 6
+MAX_EFFECT = 100.0
 
 
 class Reach(NamedTuple):
@@ -55,10 +56,14 @@ def calibrate(
 ) -> Calibrated:
     """Measure and store the A/A floor of every cell of a suite.
 
-    Raises ``UsageError`` if the A/A itself is INVALID; nothing is stored then.
+    Raises ``UsageError`` for what cannot be asked, and if the A/A itself is INVALID; nothing is
+    stored then.
     """
     if blocks < MIN_BLOCKS or blocks % 2:
         raise UsageError(f"--blocks: {blocks}; an even number from {MIN_BLOCKS} is needed")
+    for effect in effects:
+        if not 0 < effect <= MAX_EFFECT:
+            raise UsageError(f"--effect: {effect:g}; above 0 and at most {MAX_EFFECT:g} is needed")
     suite, _ = load_suite(suite_ref)
     if overrides is not None:
         suite, _ = overrides.apply(suite)

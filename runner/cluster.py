@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import queue
+import re
 import secrets
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +24,7 @@ from runner.block import BlockJob, Emit, run_block
 
 T = TypeVar("T")
 RESOURCE = "kvbench"
+ADDRESS = re.compile(r"(tcp|tls)://(\[[0-9A-Fa-f:.]+\]|[^\s:/\[\]]+):\d{1,5}")
 POLL_S = 0.2
 CONNECT_S = 20.0
 PRESENCE_S = 1.0
@@ -75,6 +77,10 @@ class DaskExecutor:
         """Connect to ``address`` (``tcp://host:8786``). Raises ``UsageError``."""
         if importlib.util.find_spec("distributed") is None:
             raise UsageError("--executor dask needs the extra: pip install 'kvbench[cluster]'")
+        if not ADDRESS.fullmatch(address):
+            raise UsageError(
+                f"--address: {address!r} is not like tcp://host:8786 or tls://host:8786"
+            )
         from distributed import Client
 
         try:

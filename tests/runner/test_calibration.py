@@ -38,6 +38,15 @@ def test_a_calibration_is_pooled_for_the_same_cell_only(tmp_path: Path, told: To
     assert load_plan(ab.start(other, told.watch, root=tmp_path).directory).floors == {}
 
 
+@pytest.mark.parametrize("effect", [0.0, -2.0, math.nan, math.inf])
+def test_impossible_effects(tmp_path: Path, told: Told, effect: float) -> None:
+    """Refused before anything is measured."""
+    suite = write_suite(tmp_path, {"a": {}, "b": {}})
+    with pytest.raises(UsageError, match="--effect"):
+        calibrate(suite, told.watch, effects=[effect], root=tmp_path / "results")
+    assert not (tmp_path / "results").exists()
+
+
 def test_a_damaged_calibration_is_refused_by_name(tmp_path: Path, told: Told) -> None:
     suite = write_suite(tmp_path, {"a": {}, "b": {}}, "blocks = 2")
     calibrate(suite, told.watch, blocks=6, root=tmp_path / "results")

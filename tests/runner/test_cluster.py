@@ -180,6 +180,12 @@ def test_workers_that_take_no_blocks_are_named(cluster: Cluster) -> None:
         DaskExecutor(cluster.address)
 
 
+@pytest.mark.parametrize("address", ["", "nonsense", "tcp://host", "http://host:1", "tcp://a b:1"])
+def test_an_address_that_is_none_is_refused_at_once(address: str) -> None:
+    with pytest.raises(UsageError, match=r"--address: .* is not like tcp://host:8786"):
+        DaskExecutor(address)
+
+
 def test_no_scheduler_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runner.cluster.CONNECT_S", 1.0)
     with pytest.raises(UsageError, match="no scheduler answers"):
