@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import subprocess
 import sys
 import tempfile
@@ -240,10 +241,16 @@ def markdown(outcomes: list[Outcome], doctor: list[str], when: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def append(record: str, path: Path) -> None:
-    """Add a record to the file of records; what it holds stays. Raises ``UsageError``."""
+def read_records(path: Path) -> str:
+    """The file of records, or the head of a new one. Raises ``UsageError`` if it cannot be used."""
+    if not os.access(path.parent, os.W_OK):
+        raise UsageError(f"{path}: its directory cannot be written to")
     try:
-        before = path.read_text(encoding="utf-8") if path.exists() else HEADER
+        return path.read_text(encoding="utf-8") if path.exists() else HEADER
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path}: cannot be read: {error}") from error
-    write_durably(path, f"{before.rstrip()}\n\n{record}".encode())
+
+
+def append(record: str, path: Path) -> None:
+    """Add a record to the file of records; what it holds stays. Raises ``UsageError``."""
+    write_durably(path, f"{read_records(path).rstrip()}\n\n{record}".encode())

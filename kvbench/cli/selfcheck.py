@@ -47,6 +47,8 @@ def command(
     def tell(text: str) -> None:
         click.echo(text, err=True)
 
+    if target is not None:
+        selfcheck.read_records(target)  # refused now, not after ten minutes
     facts = machine()
     noisy = [*load_findings(facts), *scatter_findings()]
     doctor = [f"{facts['cpu']}, {facts['cpus']} CPUs"]
@@ -68,10 +70,10 @@ def command(
                 else selfcheck.check_effect(effect_count, floor, tell)
             )
     record = selfcheck.markdown(outcomes, doctor, started)
-    if target is not None:
-        selfcheck.append(record, target)
     if as_json:
         print_json({"machine": doctor, "checks": [outcome._asdict() for outcome in outcomes]})
     else:
         click.echo(record, nl=False)
+    if target is not None:
+        selfcheck.append(record, target)
     return 0 if all(outcome.met for outcome in outcomes) else 1

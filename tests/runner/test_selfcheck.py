@@ -78,6 +78,18 @@ def test_outcomes_are_counted(tmp_path: Path) -> None:
     ]
 
 
+def test_a_file_that_cannot_take_the_record_is_refused_before_the_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.selfcheck.experiment", None)
+    odd = tmp_path / "odd.md"
+    odd.write_bytes(b"\xff")
+    for path, said in ((tmp_path / "no" / "x.md", "cannot be written"), (odd, "cannot be read")):
+        assert main(["selfcheck", "overhead", "--append", str(path)]) == 2
+        assert said in capsys.readouterr().err
+    assert odd.read_bytes() == b"\xff"
+
+
 def test_an_effect_within_reach_is_planted_and_one_out_of_reach_refused() -> None:
     told: list[str] = []
     quiet = Floor(0.002**2, 23)
