@@ -19,11 +19,14 @@ import httptools
 import msgspec
 
 from kvbench.engines.urls import Target
+from kvbench.errors import UsageError
 
 T = TypeVar("T")
 
 MAX_BODY = 64 << 20
 """Bytes of one response; a server that sends more is in error."""
+CA_VARIABLE = "SSL_CERT_FILE"
+"""Names a file of certificates in PEM that servers may be verified by; OpenSSL's own variable."""
 
 
 class HttpFailure(Exception):
@@ -191,7 +194,7 @@ class Client:
         self.target = target
         self.timeout_s = timeout_s
         self._idle: list[_Connection] = []
-        self._tls = ssl.create_default_context() if target.tls else None
+        self._tls = _tls_context() if target.tls else None
         lines = {"Host": target.authority, "Accept": "application/json, text/event-stream"}
         self._head = "".join(f"{k}: {v}\r\n" for k, v in (lines | dict(headers or {})).items())
 
@@ -257,10 +260,36 @@ class Client:
                 )
         except TimeoutError:
             raise HttpFailure("connect", f"{self.target.authority} does not answer") from None
+        except ssl.SSLCertVerificationError as error:
+            raise HttpFailure(
+                "connect",
+                f"{self.target.authority}: its certificate is not accepted: "
+                f"{error.verify_message}; {CA_VARIABLE} names a file of further authorities",
+            ) from None
+        except ssl.SSLError as error:
+            reason = (error.reason or str(error)).replace("_", " ").lower()
+            raise HttpFailure("connect", f"{self.target.authority}: no TLS: {reason}") from None
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise HttpFailure("connect", f"{self.target.authority}: {reason}") from None
         return connection
+
+
+def _tls_context() -> ssl.SSLContext:
+    """Certificates are always verified. Raises UsageError for an unusable ``SSL_CERT_FILE``.
+
+    OpenSSL itself passes over a file that it cannot read.
+    """
+    context = ssl.create_default_context()
+    given = os.environ.get(CA_VARIABLE)
+    if given:
+        try:
+            context.load_verify_locations(given)
+        except ssl.SSLError:
+            raise UsageError(f"{CA_VARIABLE}: {given}: no certificates in PEM") from None
+        except OSError as error:
+            raise UsageError(f"{CA_VARIABLE}: {given}: {error.strerror}") from None
+    return context
 
 
 def _refusal(response: Response) -> str:

@@ -29,7 +29,8 @@ def running_stub(directory: Path, fault: dict[str, Any] | None = None) -> Iterat
         while not port_file.exists():
             assert process.poll() is None and time.monotonic() < deadline
             time.sleep(0.01)
-        yield f"http://127.0.0.1:{port_file.read_text()}"
+        scheme = "https" if fault and "certificate" in fault else "http"
+        yield f"{scheme}://127.0.0.1:{port_file.read_text()}"
     finally:
         process.kill()
         process.wait()

@@ -5,6 +5,7 @@ Usage: stub_server.py PORT_FILE [JSON faults]. One chunk per token; tokens follo
 
 import asyncio
 import json
+import ssl
 import sys
 from pathlib import Path
 
@@ -166,7 +167,13 @@ class Stub(asyncio.Protocol):
 async def serve(port, fault, port_file=None):
     await asyncio.sleep(fault.get("slow_start_s", 0))
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Stub(fault), "127.0.0.1", port)
+    tls = None
+    if "certificate" in fault:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        tls.load_cert_chain(fault["certificate"], fault["key"])
+        # A client that turns the certificate down is the client's to report.
+        loop.set_exception_handler(lambda *_: None)
+    server = await loop.create_server(lambda: Stub(fault), "127.0.0.1", port, ssl=tls)
     if port_file is not None:
         new = port_file.with_suffix(".new")
         new.write_text(str(server.sockets[0].getsockname()[1]))
