@@ -55,7 +55,7 @@ def decode_once(request: Request) -> Once:
     from kvbench.decoder.session import DecodeTask, run_task
     from kvbench.decoder.settings import parse
 
-    settings = parse(read_settings(request.settings))
+    settings = parse(read_settings(request.settings), source="--set")
     model = open_model(request.model)
     prompts = _prompts(model, request)
     history = SeededHistory(request.prompt_tokens, request.seed) if request.seeded else None

@@ -35,7 +35,7 @@ FEWER_SLOTS_GAIN = 0.5
 budget declines, percent gained with N + 1 slots."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, unsafe_hash=True)
 class _Loop(TransportSettings):
     """The transport's settings with slots of one's own."""
 

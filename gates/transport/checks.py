@@ -14,9 +14,15 @@ from kvbench.records.gate import Check, GateReport, Outcome
 QUICK = ("decode", "wait", "host_carry", "few", "graphs", "shift", "resize", "padded", "split")
 """Scenarios of a quick run: one of each kind of shape."""
 
+SETTINGS = ("scenario", "base", "record")
+"""What ``--set`` may name for a gate that goes over scenarios; the last two are ``gate base``'s."""
+
 
 def chosen(options: GateOptions) -> list[Scenario]:
     """The scenarios to run: all, the quick ones, or the one in which a planted fault shows."""
+    for name, value in options.settings.items():
+        if name not in SETTINGS:
+            raise SettingError(name, value, "settings of this gate are " + ", ".join(SETTINGS))
     named = options.settings.get("scenario")
     if named is not None:
         if named not in BY_NAME:

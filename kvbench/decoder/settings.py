@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -17,7 +18,9 @@ from kvbench.transport.settings import (
     Loop,
     Tail,
     TransportSettings,
+    check,
     from_environment,
+    from_source,
 )
 
 WeightName = Literal["f32", "f16", "q8_0", "q4_0"]
@@ -133,33 +136,44 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def transport(self) -> TransportSettings:
         """The transport's part."""
-        return TransportSettings(
-            depth=self.depth,
-            budget_mib=self.budget_mib,
-            headroom_mib=self.headroom_mib,
-            boundary=self.boundary,
-            tail=self.tail,
-            loop=self.loop,
-            ablate=self.ablate,
-            row_multiple=self.row_multiple,
-        )
+        return TransportSettings(**{name: getattr(self, name) for name in TRANSPORT})
 
 
-def parse(values: Mapping[str, Any]) -> DecoderSettings:
-    """Settings from a suite's table; the environment fills in what is not given (T12).
+TRANSPORT = tuple(f.name for f in dataclasses.fields(TransportSettings))
+"""Settings that are the transport's own, with the same names, defaults and ranges."""
 
-    Raises UsageError naming the setting, its value and what would be allowed.
+
+def parse(values: Mapping[str, Any], *, source: str = "argument") -> DecoderSettings:
+    """Settings from ``source``; the environment fills in what is not given (T12).
+
+    Raises UsageError naming the setting, its value, what would be allowed and where it came from.
     """
     merged = {**from_environment(), **values}
-    try:
-        return msgspec.convert(merged, DecoderSettings)
-    except msgspec.ValidationError as error:
-        cause = error.__cause__
-        if isinstance(cause, UsageError):
-            raise cause from None
+    with from_source(source):
+        check({name: merged[name] for name in TRANSPORT if name in merged})
+        try:
+            return msgspec.convert(merged, DecoderSettings)
+        except msgspec.ValidationError as error:
+            raise _refusal(error, merged) from None
+
+
+def _refusal(error: msgspec.ValidationError, values: Mapping[str, Any]) -> UsageError:
+    """What msgspec found, in the words of a setting that is refused."""
+    if isinstance(error.__cause__, UsageError):
+        return error.__cause__
+    unknown = next((n for n in values if n not in DecoderSettings.__struct_fields__), None)
+    if unknown is not None:
         known = ", ".join(sorted(DecoderSettings.__struct_fields__))
-        hint = f"; known settings: {known}" if "unknown field" in str(error) else ""
-        raise UsageError(f"decoder settings: {error}{hint}") from None
+        return SettingError(
+            unknown, values[unknown], f"unknown field `{unknown}`; known settings: {known}"
+        )
+    what, _, path = str(error).partition(" - at `$.")
+    name = path.rstrip("`").partition("[")[0]
+    hint = get_type_hints(DecoderSettings).get(name)
+    choices = get_args(hint) if get_origin(hint) is Literal else ()
+    return SettingError(
+        name, values.get(name), "one of " + ", ".join(choices) if choices else what.lower()
+    )
 
 
 def _range(name: str, value: float, low: float, high: float) -> None:

@@ -50,7 +50,7 @@ class Reference:
         from kvbench.decoder.model import open_model
         from kvbench.decoder.settings import parse
 
-        self._settings = parse(message.settings)
+        self._settings = parse(message.settings, source="settings of the arm")
         self._model = open_model(message.model or DEFAULT_MODEL)
         return Ready(
             effective=msgspec.to_builtins(self._settings),

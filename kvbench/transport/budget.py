@@ -28,17 +28,28 @@ def ineligible(
     if settings.depth == 0:
         return Decline("off", "depth is 0")
     if capabilities.sliced:
-        return Decline("sliced", "a tensor-parallel (sliced) device cannot be staged")
-    if capabilities.input_copies > 1:
+        return Decline(
+            "sliced",
+            "sliced = True (declared by the device): a tensor-parallel slice is not staged, "
+            "only a whole device",
+        )
+    copies = capabilities.input_copies
+    if copies > 1:
         return Decline(
             "multi-buffered",
-            f"inputs are kept in {capabilities.input_copies} copies already; 1 is needed",
+            f"input_copies = {copies} (declared by the device): 1 is allowed; inputs kept in "
+            f"{copies} copies are buffered already",
         )
-    if not all(storage.annotated for storage in storages):
-        return Decline("borrowed", "the cache borrows storage of another one, which may rewrite it")
+    borrowed = next((s.buffer.name for s in storages if not s.annotated), None)
+    if borrowed is not None:
+        return Decline(
+            "borrowed",
+            f"annotated = False (storage {borrowed}): the cache borrows it from another one, which "
+            "may rewrite it; storage of its own is needed",
+        )
     for name in ("queue_event_waits", "async_copies", "pinned_host"):
         if not getattr(capabilities, name):
-            return Decline("capability", f"the device does not declare {name}")
+            return Decline("capability", f"{name} = False (declared by the device): True is needed")
     return None
 
 

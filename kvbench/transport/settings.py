@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from kvbench.errors import SettingError
 
 MIB = 1 << 20
+WHOLE = re.compile(r"[+-]?[0-9]{1,40}")
+"""What an environment variable may hold: digits, no blanks, no underscores."""
 MAX_DEPTH = 8
 MAX_MIB = 65_536
 DEFAULT_BUDGET_MIB = 128
@@ -25,7 +29,7 @@ Ablation = Literal["one_slot_less", "issue_before", "recycle_through_host"]
 """Ways to lose the gain while the output stays right (T6); each is an arm."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class TransportSettings:
     """How windows reach the device. ``depth`` 0 is the ordered path and creates nothing (T18)."""
 
@@ -49,8 +53,15 @@ class TransportSettings:
         _choice("boundary", self.boundary, ("wait", "carry"))
         _choice("tail", self.tail, ("host", "device"))
         _choice("loop", self.loop, ("async", "blocking"))
-        for name in self.ablate:
+        for name in self.ablate if isinstance(self.ablate, list | tuple) else (self.ablate,):
             _choice("ablate", name, ("one_slot_less", "issue_before", "recycle_through_host"))
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Once: a setter after that raises (T15)."""
+        if hasattr(self, name):
+            stays = f"it stays {getattr(self, name)!r}, since memory depends on it"
+            raise SettingError(name, value, stays, "setter after validation")
+        object.__setattr__(self, name, value)
 
     @property
     def n_slots(self) -> int:
@@ -71,13 +82,27 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, int]:
         text = environ.get(variable)
         if text is None:
             continue
-        try:
-            found[name] = int(text, 10)
-        except ValueError:
-            raise SettingError(
-                name, text, "a whole number", f"environment variable {variable}"
-            ) from None
+        source = f"environment variable {variable}"
+        if not WHOLE.fullmatch(text):
+            raise SettingError(name, text, "a whole number", source)
+        with from_source(source):
+            check({name: int(text)})
+        found[name] = int(text)
     return found
+
+
+def check(values: Mapping[str, Any]) -> None:
+    """Refuse transport settings, given by name, that are out of range or of another type."""
+    TransportSettings(**values)
+
+
+@contextmanager
+def from_source(source: str) -> Iterator[None]:
+    """Settings refused inside came from ``source``."""
+    try:
+        yield
+    except SettingError as error:
+        raise SettingError(error.name, error.value, error.allowed, source) from None
 
 
 def _whole(name: str, value: object, low: int, high: int, note: str = "") -> None:

@@ -42,7 +42,7 @@ def test_an_arm_is_recorded_without_its_warm_up() -> None:
 
 def test_an_arm_that_fails_says_why() -> None:
     wrong = msgspec.structs.replace(PIPELINED, settings={"deepness": 1})
-    with pytest.raises(ArmFailure, match=r"arm 'pipelined': decoder settings: .*deepness"):
+    with pytest.raises(ArmFailure, match=r"arm 'pipelined': .*deepness = "):
         record(wrong, TASK, "oplog", 120.0)
 
 

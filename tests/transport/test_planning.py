@@ -204,6 +204,8 @@ def test_the_environment_is_parsed_strictly() -> None:
 
 
 def test_settings_do_not_change_afterwards() -> None:
-    """T15: a later setter raises."""
-    with pytest.raises(AttributeError):
-        TransportSettings().depth = 2  # type: ignore[misc]
+    """T15: a later setter raises, and says what stays."""
+    settings = TransportSettings(depth=1)
+    with pytest.raises(SettingError, match=r"depth = 2 \(setter after validation\).*stays 1"):
+        settings.depth = 2
+    assert settings.depth == 1
