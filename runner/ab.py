@@ -21,8 +21,8 @@ from runner.calibration import floors_for
 from runner.experiment import Experiment, Watcher
 from runner.local import Executor, LocalExecutor
 from runner.plan import Plan, load_plan, new_plan, plain, store_plan
+from runner.refusals import refuse_unusable
 from runner.store import DEFAULT_ROOT, find_run, state_of
-from runner.tasks import arms_of
 
 MakeWatcher = Callable[[str, int], AbstractContextManager[Watcher]]
 """From a title and a number of runs to something that shows them."""
@@ -95,7 +95,7 @@ def start_plan(
 ) -> Finished:
     """Run a plan that nothing has been measured for yet."""
     suite, cells = plan.resolve()
-    _check_engines(cells)
+    refuse_unusable(cells, plan.suite_ref)
     machine = fingerprint() if machine is None else machine
     directory = root / plan.run
     needs.refuse_before_rehearsal(suite, cells, directory)
@@ -158,12 +158,6 @@ def _run(
     with watch(suite.name, needs.count_runs(suite, cells)) as watcher:
         experiment = Experiment(plan, directory, journal, executor, watcher)
         return Finished(directory, experiment.run())
-
-
-def _check_engines(cells: Sequence[Cell]) -> None:
-    """Unknown engines are refused before anything is written."""
-    for cell in cells[:1]:
-        arms_of(cell, None)
 
 
 class _Silence:

@@ -18,6 +18,7 @@ from kvbench.analysis.estimate import Floor
 from kvbench.environment import fingerprint_hash
 from kvbench.environment.comparable import MUST_MATCH, value_of
 from kvbench.errors import UsageError
+from kvbench.paths import expanded
 from kvbench.records import Summary, Verdict
 from kvbench.records.journal import write_durably
 from kvbench.spec import Cell, Suite, suite_from_builtins
@@ -43,7 +44,7 @@ def data_root() -> Path:
     """``KVBENCH_DATA`` if it is set, else the user's data directory; not created here."""
     override = os.environ.get("KVBENCH_DATA", "").strip()
     if override:
-        return Path(override).expanduser().absolute()
+        return expanded(override).absolute()
     import platformdirs
 
     return platformdirs.user_data_path("kvbench", appauthor=False)

@@ -13,13 +13,17 @@ import msgspec
 from gates.exact.compare import DELIVERED
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Task
-from kvbench.errors import ArmFailure, UsageError
+from kvbench.errors import ArmFailure, SettingError, UsageError
 from kvbench.records import Failure, Result
 from kvbench.spec import Link, LinkSpec
 from runner.block import run_arm
 
 COMPUTE_METRIC = "compute_s"
 """Seconds of the decode loop that are not spent in copies, where an arm reports them."""
+
+
+_REFUSED = (UsageError.__name__, SettingError.__name__)
+"""Kinds of failure by which an arm says that it was asked for what cannot be."""
 
 
 class Rehearsed(NamedTuple):
@@ -32,9 +36,14 @@ class Rehearsed(NamedTuple):
 
 
 def rehearse(arm: Arm, task: Task, run_s: float, cpus: tuple[int, ...] | None) -> Rehearsed:
-    """Run the arm once. Raises ``ArmFailure`` with its own words if it fails."""
+    """Run the arm once. Raises ``ArmFailure`` with its own words if it fails.
+
+    What the arm itself calls a wrong setting or task is one: ``UsageError``.
+    """
     run = run_arm(arm, task, run_s, cpus)
     outcome = run.result
+    if isinstance(outcome, Failure) and outcome.kind in _REFUSED:
+        raise UsageError(f"arm {arm.name!r}: {outcome.message}")
     if isinstance(outcome, Failure):
         raise ArmFailure(f"arm {arm.name!r} failed its rehearsal: {outcome.message}")
     return Rehearsed(

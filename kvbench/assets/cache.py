@@ -17,6 +17,7 @@ from pathlib import Path
 import platformdirs
 
 from kvbench.errors import AssetError
+from kvbench.paths import expanded
 
 LOCK_TIMEOUT_S = 1800.0
 """Longer than any pull that still makes progress; a holder that died holds nothing."""
@@ -26,7 +27,7 @@ def cache_root() -> Path:
     """``KVBENCH_CACHE`` if it is set, else the user's cache directory; not created here."""
     override = os.environ.get("KVBENCH_CACHE", "").strip()
     if override:
-        return Path(override).expanduser().absolute()
+        return expanded(override).absolute()
     return platformdirs.user_cache_path("kvbench", appauthor=False)
 
 

@@ -75,7 +75,7 @@ def command(
                 )
             else:
                 done = ab.start(
-                    suite or "main",
+                    "main" if suite is None else suite,
                     watch,
                     root=out,
                     command=["kvbench", *sys.argv[1:]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from types import TracebackType
@@ -13,6 +14,8 @@ from kvbench.errors import KvbenchError
 INTERRUPTED = 130
 PIPE_CLOSED = 141
 BUG = 70
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+"""What a write to an open stream fails with; files of kvbench's own are named in their errors."""
 
 
 class Guard:
@@ -62,6 +65,10 @@ class Guard:
                 return error.exit_code
             case OSError(filename=str() | bytes() | os.PathLike()):
                 self._say(f"{os.fsdecode(error.filename)}: {error.strerror or error}")
+                return KvbenchError.exit_code
+            case OSError(errno=number) if number in UNWRITABLE:
+                _drop_stdout()
+                self._say(f"cannot write: {error.strerror}")
                 return KvbenchError.exit_code
         self._say(_bug_line(error))
         return BUG

@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -16,6 +17,7 @@ import click
 import kvbench
 from kvbench.cli.failures import Guard
 from kvbench.cli.table import COMMANDS, sections
+from kvbench.errors import UsageError
 
 PROG = "kvbench"
 
@@ -85,16 +87,41 @@ def main(args: Sequence[str] | None = None) -> int:
     argv = list(sys.argv[1:] if args is None else args)
     if "_KVBENCH_COMPLETE" in os.environ:
         group.main(argv, prog_name=PROG)  # click answers the shell and exits
+    _fill_closed_streams()
     guard = Guard(PROG)
     before = _stop_at_signals()
     try:
         with guard:
+            _require_text(argv)
             guard.exit_code = _invoke(argv)
             sys.stdout.flush()
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
     return guard.exit_code
+
+
+def _fill_closed_streams() -> None:
+    """A stream that was closed before the start (``>&-``) is the null device.
+
+    Else the next file to be opened would get its number, and whatever a child prints.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            stream = Path(os.devnull).open(mode, encoding="utf-8")  # noqa: SIM115
+            setattr(sys, name, stream)
+
+
+def _require_text(argv: Sequence[str]) -> None:
+    """Refuse bytes that are no characters: what is asked for is stored, and records are text."""
+    for number, argument in enumerate(argv, 1):
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UsageError(
+                f"argument {number}, {argument!a}, is not text in this locale's encoding "
+                f"({sys.getfilesystemencoding()}); rename the file or write it otherwise"
+            ) from None
 
 
 def _invoke(argv: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""A pull's progress on stderr, once it has taken longer than two seconds."""
+"""A pull on stderr: what is downloaded, and its progress once that takes over two seconds."""
 
 from __future__ import annotations
 
@@ -42,18 +42,25 @@ class PullProgress:
         return self
 
     def update(self, name: str, done: int, total: int) -> None:
-        """Show that ``done`` of ``total`` bytes of ``name`` have arrived."""
+        """Show that ``done`` of ``total`` bytes of ``name`` have arrived.
+
+        Between the last byte and the next pull nothing is shown: other progress may begin.
+        """
         now = time.monotonic()
         if name != self._asset:
             self._stop_bar()
             self._asset, self._started = name, now
+            _say(f"{name}: downloading {total / 1e6:.1f} MB into the user's cache")
+        if done >= total:
+            self._stop_bar()
+            return
         if now - self._started < QUIET_S:
             return
         if sys.stderr.isatty():
             self._draw(name, done, total)
         elif now - self._last_line >= LINE_EVERY_S:
             self._last_line = now
-            print(f"{name}: {done / 1e6:.1f} of {total / 1e6:.1f} MB", file=sys.stderr, flush=True)
+            _say(f"{name}: {done / 1e6:.1f} of {total / 1e6:.1f} MB")
 
     def _draw(self, name: str, done: int, total: int) -> None:
         from rich.console import Console
@@ -86,3 +93,7 @@ class PullProgress:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from kvbench.assets.digests import remembered_digest
 from kvbench.decoder.config import ModelConfig
-from kvbench.decoder.digests import remembered_digest
 from kvbench.decoder.safetensors_file import Place, read_places, read_tensor
 from kvbench.decoder.weights import Array
 from kvbench.errors import UsageError

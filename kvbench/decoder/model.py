@@ -6,14 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvbench import assets
+from kvbench.assets.digests import remembered_digest
 from kvbench.decoder import synthetic
 from kvbench.decoder.checkpoint import checkpoint_digest
 from kvbench.decoder.config import ModelConfig
-from kvbench.decoder.digests import remembered_digest
 from kvbench.decoder.tokenizer import Tokenizer
 from kvbench.decoder.weight_cache import open_cached
 from kvbench.decoder.weights import Weights
 from kvbench.errors import AssetError, UsageError
+from kvbench.paths import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ def open_model(ref: str) -> Model:
         config, seed = synthetic.parse(ref)
         weights = synthetic.SyntheticWeights(config, seed)
         return Model(ref, config, weights, None, synthetic.digest(config, seed))
-    folder = Path(ref).expanduser()
+    folder = expanded(ref)
     if "/" in ref and folder.is_dir():
         path, digest = folder, checkpoint_digest(folder)
     else:
@@ -51,7 +52,7 @@ def open_model(ref: str) -> Model:
 def gguf_path(ref: str) -> Path:
     """The GGUF file that ``ref`` names (an asset's name or a path); not for synthetic models."""
     if ref.endswith(".gguf") or "/" in ref:
-        path = Path(ref).expanduser()
+        path = expanded(ref)
         if not path.is_file():
             raise UsageError(f"model {ref}: no such file")
         return path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -143,12 +144,17 @@ TRANSPORT = tuple(f.name for f in dataclasses.fields(TransportSettings))
 """Settings that are the transport's own, with the same names, defaults and ranges."""
 
 
-def parse(values: Mapping[str, Any], *, source: str = "argument") -> DecoderSettings:
+def parse(
+    values: Mapping[str, Any],
+    *,
+    source: str = "argument",
+    environ: Mapping[str, str] = os.environ,
+) -> DecoderSettings:
     """Settings from ``source``; the environment fills in what is not given (T12).
 
     Raises UsageError naming the setting, its value, what would be allowed and where it came from.
     """
-    merged = {**from_environment(), **values}
+    merged = {**from_environment(environ), **values}
     with from_source(source):
         check({name: merged[name] for name in TRANSPORT if name in merged})
         try:

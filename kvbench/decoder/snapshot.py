@@ -25,7 +25,9 @@ from kvbench.device.kvtypes import Bytes
 from kvbench.errors import AssetError
 
 CAP_BYTES = 4 << 30
-FORMAT = 1
+FORMAT = 2
+_SEAL = 16
+"""Bytes of the hash that guards a file's head: its name, the shapes, the digest of the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +78,7 @@ def load(name: str) -> Snapshot | None:
         return None
     except OSError as error:
         raise AssetError(f"snapshot {path}: {error.strerror}") from None
-    found = _parse(raw)
+    found = _parse(raw, name)
     if found is None:
         path.unlink(missing_ok=True)
         return None
@@ -84,23 +86,26 @@ def load(name: str) -> Snapshot | None:
     return found
 
 
-def _parse(raw: Bytes) -> Snapshot | None:
-    if len(raw) < 8:
-        return None
+def _parse(raw: Bytes, name: str) -> Snapshot | None:
     size = int.from_bytes(raw[:8].tobytes(), "little")
-    if size > len(raw) - 8:
+    start = 8 + _SEAL + size
+    text, seal = raw[8 + _SEAL : start].tobytes(), raw[8 : 8 + _SEAL].tobytes()
+    if len(raw) < start or seal != _seal(name, text):
         return None
-    try:
-        head = json.loads(raw[8 : 8 + size].tobytes())
-        body = raw[8 + size :]
-        split = int(np.prod(head["rows"]))
-        rows = body[:split].reshape(head["rows"])
-        states = body[split:].reshape(head["states"])
-    except (ValueError, KeyError):
+    head = json.loads(text)
+    body = raw[start:]
+    split = int(np.prod(head["rows"]))
+    if len(body) != split + int(np.prod(head["states"])):
         return None
+    rows = body[:split].reshape(head["rows"])
+    states = body[split:].reshape(head["states"])
     if digest_of(rows, states) != head["digest"]:
         return None
     return Snapshot(head["positions"], rows, states, head["prefill_s"], head["digest"])
+
+
+def _seal(name: str, head: bytes) -> bytes:
+    return hashlib.blake2b(name.encode() + b"\n" + head, digest_size=_SEAL).digest()
 
 
 def save(name: str, snapshot: Snapshot) -> None:
@@ -120,7 +125,7 @@ def save(name: str, snapshot: Snapshot) -> None:
         descriptor, temporary = tempfile.mkstemp(prefix=".staging-", dir=folder)
         try:
             with os.fdopen(descriptor, "wb") as file:
-                file.write(len(head).to_bytes(8, "little") + head)
+                file.write(len(head).to_bytes(8, "little") + _seal(name, head) + head)
                 file.write(np.ascontiguousarray(snapshot.rows).data)
                 file.write(np.ascontiguousarray(snapshot.states).data)
             Path(temporary).replace(folder / f"{name}.kv")

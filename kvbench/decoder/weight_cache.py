@@ -2,11 +2,14 @@
 
 One directory per file digest and format version, built under a lock and renamed into place:
 ``weights.bin`` (float32, every array on a 64-byte boundary), ``index.json`` (configuration,
-places of the arrays, the tokenizer's facts) and ``tokenizer.json`` when the file has a tokenizer.
+places of the arrays, the tokenizer's facts, SHA-256 of every file) and ``tokenizer.json`` when the
+file has a tokenizer. What is not as it was written is built again; a file that was left alone
+since it was last verified is not read for that.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping
@@ -17,13 +20,14 @@ from typing import Any
 import numpy as np
 
 from kvbench.assets import cache
+from kvbench.assets.digests import file_digest, remembered_digest
 from kvbench.decoder.checkpoint import Checkpoint
 from kvbench.decoder.config import ModelConfig
 from kvbench.decoder.gguf_file import GgufFile
 from kvbench.decoder.gguf_tokenizer import TokenizerFiles, read_tokenizer
 from kvbench.decoder.weights import Array, align_up
 
-FORMAT = 1
+FORMAT = 2
 """Changes whenever the same file would be stored differently."""
 
 WEIGHTS, INDEX, TOKENIZER = "weights.bin", "index.json", "tokenizer.json"
@@ -101,13 +105,22 @@ def _area() -> Path:
 
 
 def _read_index(directory: Path) -> dict[str, Any] | None:
-    """The index, or None unless the directory is there, whole and of this format."""
+    """The index, or None unless it and the files that it names are as they were written."""
     try:
-        index = json.loads((directory / INDEX).read_text(encoding="utf-8"))
-        size = (directory / WEIGHTS).stat().st_size
-    except (OSError, ValueError):
+        seal, _, text = (directory / INDEX).read_text(encoding="utf-8").partition("\n")
+        if seal != _seal(text):
+            return None
+        index: dict[str, Any] = json.loads(text)
+        whole = all(
+            remembered_digest(directory / name) == digest for name, digest in index["files"].items()
+        )
+    except (OSError, UnicodeDecodeError):
         return None
-    return index if isinstance(index, dict) and index.get("bytes") == size else None
+    return index if whole else None
+
+
+def _seal(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _build(path: Path, directory: Path, digest: str) -> dict[str, Any]:
@@ -119,24 +132,23 @@ def _build(path: Path, directory: Path, digest: str) -> dict[str, Any]:
             tokenizer = file.store_tokenizer(built / TOKENIZER)
         else:
             tokenizer = read_tokenizer(file.fields, str(path), built / TOKENIZER)
-        tensors, size = _write_weights(file, built / WEIGHTS)
+        tensors = _write_weights(file, built / WEIGHTS)
         index = {
             "format": FORMAT,
             "sha256": digest,
-            "bytes": size,
             "config": asdict(file.config),
             "tensors": tensors,
             "tokenizer": tokenizer,
+            "files": {path.name: file_digest(path) for path in sorted(built.iterdir())},
         }
-        (built / INDEX).write_text(json.dumps(index), encoding="utf-8")
+        text = json.dumps(index)
+        (built / INDEX).write_text(f"{_seal(text)}\n{text}", encoding="utf-8")
         cache.publish(built, directory)
     return index
 
 
-def _write_weights(
-    file: GgufFile | Checkpoint, target: Path
-) -> tuple[dict[str, tuple[int, list[int]]], int]:
-    """Write every weight; return name -> (offset in bytes, shape), and the file's size."""
+def _write_weights(file: GgufFile | Checkpoint, target: Path) -> dict[str, tuple[int, list[int]]]:
+    """Write every weight; return name -> (offset in bytes, shape)."""
     tensors: dict[str, tuple[int, list[int]]] = {}
     offset = 0
     with target.open("wb") as out:
@@ -149,4 +161,4 @@ def _write_weights(
             out.write(data)
             out.write(bytes(padded - len(data)))
             offset += padded
-    return tensors, offset
+    return tensors

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from urllib.parse import urlsplit
 
 from kvbench.errors import SettingError, UsageError
+from kvbench.paths import expanded
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def api_headers(settings: Mapping[str, str | None], environ: Mapping[str, str]) 
         return {"Authorization": f"Bearer {environ[variable].strip()}"}
     if file:
         try:
-            key = Path(file).expanduser().read_text(encoding="utf-8").strip()
+            key = expanded(file).read_text(encoding="utf-8").strip()
         except OSError as error:
             raise SettingError(
                 "api_key_file", file, f"a readable file ({error.strerror})"

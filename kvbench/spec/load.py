@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import msgspec
 
 from kvbench.bundled import suites_dir
+from kvbench.choices import with_choices
 from kvbench.errors import UsageError
 from kvbench.spec.cells import Cell, expand
 from kvbench.spec.check import check_suite
@@ -68,12 +70,25 @@ def suite_from_builtins(raw: dict[str, Any], source: str) -> tuple[Suite, tuple[
         if "exclude" in grid:
             raise UsageError(f"{source}: grid.exclude: write [[exclude]] tables at the top level")
         raw["grid"] = _flat(grid)
+    _require_finite(raw, "", source)
     try:
         suite = msgspec.convert(raw, Suite)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{source}: {_explain(str(error))}") from error
+        raise UsageError(f"{source}: {_explain(with_choices(str(error), Suite))}") from error
     check_suite(suite, source)
     return suite, expand(suite, source)
+
+
+def _require_finite(value: Any, key: str, source: str) -> None:
+    """Refuse TOML's inf and nan: no key means them, and a stored plan cannot hold them."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _require_finite(inner, _join(key, str(name)), source)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            _require_finite(inner, f"{key}[{number}]", source)
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise UsageError(f"{source}: {key}: {value} is not a finite number")
 
 
 def _flat(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

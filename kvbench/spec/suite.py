@@ -62,9 +62,9 @@ class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 class LinkSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Slow the cpu device's link: either to a bandwidth, or so that copy : compute is ``ratio``."""
 
-    gb_s: Annotated[float, Meta(gt=0)] | None = None
+    gb_s: Annotated[float, Meta(ge=1e-6, le=1e4)] | None = None
     """10^9 bytes a second."""
-    ratio: Annotated[float, Meta(gt=0, le=1000)] | None = None
+    ratio: Annotated[float, Meta(ge=0.001, le=1000)] | None = None
     """Calibrated once before the first block, stored in the plan, used by every run."""
 
 

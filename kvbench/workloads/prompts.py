@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kvbench.decoder.tokenizer import Tokenizer
 from kvbench.errors import SettingError, UsageError
+from kvbench.paths import expanded
 from kvbench.workloads.corpora import KINDS, Corpus, corpus
 from kvbench.workloads.user_file import user_corpus
 from kvbench.workloads.vocabulary import HashedVocabulary, ModelVocabulary, Vocabulary
@@ -90,7 +91,7 @@ def _check(name: str, value: int, least: int) -> None:
 def _corpus(kind_or_path: str | Path) -> tuple[Corpus, str]:
     """The corpus and the label that enters the seed (a path does not: files move)."""
     if isinstance(kind_or_path, Path) or "/" in kind_or_path or "." in kind_or_path:
-        return user_corpus(Path(kind_or_path).expanduser()), "file"
+        return user_corpus(expanded(kind_or_path)), "file"
     return corpus(kind_or_path), kind_or_path
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -218,3 +219,43 @@ def test_a_closed_pipe_is_quiet_and_not_a_verdict() -> None:
 def test_shell_completion_offers_the_commands() -> None:
     done = run(_KVBENCH_COMPLETE="bash_complete", COMP_WORDS="kvbench su", COMP_CWORD="1")
     assert "plain,suites" in done.stdout
+
+
+def test_arguments_that_are_no_text_are_refused_before_they_are_stored() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "kvbench", "ab", b"a\xff.toml"], capture_output=True, timeout=300
+    )
+    assert done.returncode == 2 and done.stdout == b""
+    assert re.fullmatch(rb"kvbench: argument 2, 'a\\udcff.toml', is not text [^\n]*\n", done.stderr)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&- <&-"])
+def test_a_closed_stream_is_the_null_device(closed: str) -> None:
+    script = f'"$0" -m kvbench gate --list {closed}'
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, timeout=300)
+    assert done.returncode == 0 and done.stderr == b""
+
+
+@pytest.mark.parametrize("command", ["--help", "gate --list"])
+def test_output_that_cannot_be_written_is_one_line(command: str) -> None:
+    script = f'"$0" -m kvbench {command} >/dev/full'
+    done = subprocess.run(["sh", "-c", script, sys.executable], capture_output=True, timeout=300)
+    assert done.returncode == 2
+    assert done.stderr == b"kvbench: cannot write: No space left on device\n"
+
+
+@pytest.mark.parametrize("variable", ["KVBENCH_CACHE", "KVBENCH_DATA"])
+def test_a_home_that_nobody_has_is_refused(
+    variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvbench.assets.cache import cache_root
+    from runner.calibration import data_root
+
+    monkeypatch.setenv(variable, "~no-such-user/x")
+    with pytest.raises(errors.UsageError, match="~no-such-user/x: no home directory"):
+        (cache_root if variable == "KVBENCH_CACHE" else data_root)()
+
+
+def test_an_empty_suite_name_is_not_the_default_suite() -> None:
+    done = run("ab", "")
+    assert done.returncode == 2 and "suite '': neither a bundled suite" in done.stderr

@@ -64,11 +64,17 @@ def test_snapshots_are_made_once_and_checked(tmp_path: Path) -> None:
     stamps = [f.stat().st_ino for f in files]
     assert run_task(model, settings, TASK).result.hashes == first.hashes
     assert [f.stat().st_ino for f in files] == stamps
-    damaged = bytearray(files[0].read_bytes())
-    damaged[-1] ^= 1
-    files[0].write_bytes(damaged)
-    assert run_task(model, settings, TASK).result.hashes == first.hashes
-    assert bytes(damaged) != files[0].read_bytes()
+    whole = files[0].read_bytes()
+    for place in (0, 8, 30, -1):  # length, seal, head, rows
+        damaged = bytearray(whole)
+        damaged[place] ^= 1
+        files[0].write_bytes(damaged)
+        assert run_task(model, settings, TASK).result.hashes == first.hashes
+        assert bytes(damaged) != files[0].read_bytes()
+    for other in (b"", whole[:100], whole[:-1], whole + b"x", files[1].read_bytes()):
+        files[0].write_bytes(other)
+        assert run_task(model, settings, TASK).result.hashes == first.hashes
+        assert other != files[0].read_bytes()
 
 
 def test_the_snapshot_cache_has_a_cap(tmp_path: Path) -> None:

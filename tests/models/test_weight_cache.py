@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Kind
 
-from kvbench.decoder import digests, weight_cache
+from kvbench.assets import digests
+from kvbench.decoder import weight_cache
 from kvbench.decoder.gguf_file import GgufFile
 from kvbench.decoder.model import open_model
 from tests.models.gguf_files import write_gguf
@@ -32,6 +33,14 @@ def model_file(tmp_path: Path) -> Path:
     return path
 
 
+def flip(path: Path, at: int) -> None:
+    """Change one bit of a file, its size and its mtime kept."""
+    stat, content = path.stat(), bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
 def entries(cache: Path) -> list[str]:
     return [p.name for p in (cache / "weights").iterdir() if not p.name.startswith(".lock-")]
 
@@ -44,6 +53,7 @@ def test_a_cached_model_is_opened_without_reading_the_file(
     os.utime(model_file, (old, old))
     monkeypatch.setattr(digests, "SETTLED_S", -1.0)
     first = open_model(str(model_file))
+    open_model(str(model_file))  # verifies what the first one built
 
     def forbidden(*_: object) -> None:
         raise AssertionError("the file was read again")
@@ -98,13 +108,22 @@ def test_killed_while_building(model_file: Path, own_cache: Path) -> None:
     assert [name.startswith(".staging-") for name in entries(own_cache)] == [False]
 
 
-@pytest.mark.parametrize("damage", ["shorter", "no index", "broken index"])
+@pytest.mark.parametrize(
+    "damage",
+    ["shorter", "a bit of a weight", "no index", "broken index", "another index", "tokenizer"],
+)
 def test_a_damaged_entry_is_built_again(model_file: Path, own_cache: Path, damage: str) -> None:
     open_model(str(model_file))
     (directory,) = (own_cache / "weights").glob("[!.]*")
     index, weights = directory / weight_cache.INDEX, directory / weight_cache.WEIGHTS
     if damage == "shorter":
         os.truncate(weights, weights.stat().st_size - 64)
+    elif damage == "a bit of a weight":
+        flip(weights, weights.stat().st_size // 2)
+    elif damage == "tokenizer":
+        (directory / weight_cache.TOKENIZER).unlink()
+    elif damage == "another index":
+        index.write_text(index.read_text().replace('"n_layers": ', '"n_layers": 1'))
     elif damage == "no index":
         index.unlink()
     else:

@@ -172,3 +172,33 @@ def test_anything_is_either_a_suite_or_one_clear_line(change: dict[str, Any]) ->
         suite_from_builtins(raw, "my.toml")
     except UsageError as error:
         assert str(error).startswith("my.toml: ")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("schema = 1", "schema = 1\nlink = { gb_s = inf }", "link.gb_s: inf is not a finite"),
+        ("schema = 1", "schema = 1\ndelta = nan", "delta: nan is not a finite number"),
+        ("schema = 1", "schema = 1\nlink = { ratio = 1e-320 }", "link.ratio: expected `float` >="),
+        ("{ depth = 1 }", "{ link_gb_s = inf }", "arms[1].settings.link_gb_s: inf is not"),
+        (
+            "schema = 1",
+            "schema = 1\nenvironment = { other_cores = inf }",
+            "environment.other_cores: inf",
+        ),
+        (
+            "schema = 1",
+            "schema = 1\ngrid = { settings = { delay_ms = [1.0, -inf] } }",
+            "grid.settings.delay_ms[1]: -inf is not",
+        ),
+    ],
+)
+def test_values_that_a_stored_plan_cannot_hold(old: str, new: str, reason: str) -> None:
+    assert refusal(BASE.replace(old, new, 1)).startswith(reason)
+
+
+def test_a_wrong_word_is_told_the_right_ones() -> None:
+    said = refusal(BASE.replace("schema = 1", 'schema = 1\ngate = "maybe"', 1))
+    assert said == "gate: invalid enum value 'maybe'; allowed: exact, none, tolerance"
+    said = refusal(BASE.replace('"prose"', '"prose"\nhistory = "x"', 1))
+    assert said == "workload.history: invalid enum value 'x'; allowed: seeded, text"

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kvbench.device.cuda import arguments
-from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
 from kvbench.device.cuda.source import MACRO, WeightType
 from kvbench.device.memory import Buffer
 from kvbench.errors import UsageError
+
+if TYPE_CHECKING:
+    from kvbench.device.cuda.device import CudaDevice
 
 BLOCK = 32
 """Values per scale of the block types."""

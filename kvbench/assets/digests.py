@@ -8,6 +8,7 @@ within the same tick as the reading cannot hide. What remains is a disk that lie
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -15,9 +16,14 @@ import time
 from pathlib import Path
 
 from kvbench.assets.cache import cache_root
-from kvbench.assets.store import file_digest
 
 SETTLED_S = 3.0
+
+
+def file_digest(file: Path) -> str:
+    """SHA-256 of a file, in hex."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
 
 
 def remembered_digest(path: Path) -> str:
@@ -50,4 +56,5 @@ def _remember(note: Path, digest: str) -> None:
         temporary.write_text(digest, encoding="ascii")
         temporary.replace(note)
     except OSError:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
