@@ -212,6 +212,22 @@ def test_history_is_in_order_and_marks_steps_and_changes(stored: Path) -> None:
     assert done.exit_code == 0 and "<- STEP" in done.output
 
 
+def test_the_last_bits_of_a_figure_are_no_difference(stored: Path) -> None:
+    """A bundle is judged again on another machine, whose libm may round exp otherwise."""
+    claimed = load_summary(stored)
+
+    def off(factor: float) -> Summary:
+        cell = claimed.cells[0]
+        (comparison,) = cell.comparisons
+        assert comparison.ratio is not None
+        changed = msgspec.structs.replace(comparison, ratio=comparison.ratio * factor)
+        cells = (msgspec.structs.replace(cell, comparisons=(changed,)), *claimed.cells[1:])
+        return msgspec.structs.replace(claimed, cells=cells)
+
+    assert differences(claimed, off(1 + 4e-16)) == []
+    assert differences(claimed, off(1 + 1e-6))
+
+
 def test_history_leaves_nothing_out_and_names_another_workload(stored: Path) -> None:
     summary = load_summary(stored)
     (comparison,) = summary.cells[0].comparisons
