@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from kvbench.engines.protocol import Reply, Top2
 from kvbench.records.gate import Divergence, Side
+
+T = TypeVar("T", str, int)
 
 DELIVERED = ("early", "late", "ordered")
 """Kinds of one payload that differ in *when* it moves: parity is over their sum (METHOD.md)."""
@@ -72,34 +75,40 @@ def drift(baseline: Reply, arm: Reply) -> float | None:
 
 
 def _tokens(baseline: Reply, arm: Reply) -> Divergence | None:
-    if baseline.tokens is None or arm.tokens is None:
-        return None
-    for sequence, (one, other) in enumerate(zip(baseline.tokens, arm.tokens, strict=True)):
-        for position, (a, b) in enumerate(itertools.zip_longest(one, other)):
-            if a != b:
-                return Divergence(
-                    kind="tokens",
-                    sequence=sequence,
-                    position=position,
-                    baseline=Side(token=a, margin=_margin_at(baseline, sequence, position)),
-                    arm=Side(token=b, margin=_margin_at(arm, sequence, position)),
-                )
-    return None
+    return _positions(
+        (baseline, baseline.tokens),
+        (arm, arm.tokens),
+        lambda token, margin: Side(token=token, margin=margin),
+    )
 
 
 def _pieces(baseline: Reply, arm: Reply) -> Divergence | None:
     """Text token by token: it has a position and margins, which text alone has not."""
-    if baseline.pieces is None or arm.pieces is None:
+    return _positions(
+        (baseline, baseline.pieces),
+        (arm, arm.pieces),
+        lambda text, margin: Side(text=text or "", margin=margin),
+    )
+
+
+def _positions(
+    wanted: tuple[Reply, Sequence[Sequence[T]] | None],
+    given: tuple[Reply, Sequence[Sequence[T]] | None],
+    side: Callable[[T | None, float | None], Side],
+) -> Divergence | None:
+    """The first position of a sequence at which two outputs differ, with both margins there."""
+    (baseline, ones), (arm, others) = wanted, given
+    if ones is None or others is None:
         return None
-    for sequence, (one, other) in enumerate(zip(baseline.pieces, arm.pieces, strict=True)):
+    for sequence, (one, other) in enumerate(zip(ones, others, strict=True)):
         for position, (a, b) in enumerate(itertools.zip_longest(one, other)):
             if a != b:
                 return Divergence(
                     kind="tokens",
                     sequence=sequence,
                     position=position,
-                    baseline=Side(text=a or "", margin=_margin_at(baseline, sequence, position)),
-                    arm=Side(text=b or "", margin=_margin_at(arm, sequence, position)),
+                    baseline=side(a, _margin_at(baseline, sequence, position)),
+                    arm=side(b, _margin_at(arm, sequence, position)),
                 )
     return None
 

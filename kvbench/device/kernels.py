@@ -131,6 +131,11 @@ class Kernels(ABC):
         """``full_rows``: rows of the longest stream. ``audit``: fold every byte read (METHOD)."""
         self.device, self.shapes, self.weights, self.codec = device, shapes, weights, codec
         self.full_rows, self.audit = full_rows, audit
+        self._open_buffers()
+
+    def _open_buffers(self) -> None:
+        """What operations hand to one another; a device adds what it needs beside."""
+        shapes, codec = self.shapes, self.codec
         heads, dim, d = shapes.n_heads, shapes.head_dim, shapes.d_model
         self.state = self._alloc("state", MAX_ROWS * STATE_COLUMNS * 4)
         self.x = self._alloc("x", MAX_ROWS * d * 4)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kvbench.device.oplog import Entry
-from kvbench.device.races import HOST, Access, Checker, Clock, _join, _Shadow
+from kvbench.device.races import HOST, Access, Checker, Clock, join
 
 
 @dataclass(slots=True)
@@ -41,31 +41,23 @@ class _Needs(Checker):
     def _through_events(self, entry: Entry) -> None:
         known = self._edges.setdefault(entry.queue, {})
         if entry.graph:
-            _join(known, self._points.get(-entry.graph, {}))
+            join(known, self._points.get(-entry.graph, {}))
         if entry.kind == "op":
             own = self._clocks.get(entry.queue, {})
             known[entry.queue] = own.get(entry.queue, 0) + 1
         elif entry.kind == "record":
             self._points[entry.record] = dict(known)
         elif entry.kind == "wait":
-            _join(known, self._points.get(entry.record, {}))
+            join(known, self._points.get(entry.record, {}))
         elif entry.kind == "launch":
             self._points[-entry.graph] = dict(known)
 
-    def _require(
-        self,
-        hazard: str,
-        earlier: Access | None,
-        me: Access,
-        clock: Clock,
-        shadow: _Shadow,
-        segment: int,
-    ) -> None:
-        if earlier is not None and earlier[0] not in (HOST, me[0]):
-            queue, tick, _ = earlier
-            if me[0] == HOST or self._edges[me[0]].get(queue, 0) < tick:
-                self._credit(queue, tick)
-        Checker._require(self, hazard, earlier, me, clock, shadow, segment)
+    def _meet(self, earlier: Access, me: Access) -> None:
+        queue, tick, _ = earlier
+        if queue in (HOST, me[0]):
+            return
+        if me[0] == HOST or self._edges[me[0]].get(queue, 0) < tick:
+            self._credit(queue, tick)
 
     def _credit(self, queue: str, tick: int) -> None:
         steps = self._raised[queue]

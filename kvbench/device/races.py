@@ -129,21 +129,21 @@ class Checker:
             return
         clock = self._clock(entry)
         if kind == "op":
-            _join(clock, self._clocks[HOST])
+            join(clock, self._clocks[HOST])
             self._access(entry, clock)
         elif kind == "record":
-            _join(clock, self._clocks[HOST])
+            join(clock, self._clocks[HOST])
             self._records[entry.record] = dict(clock)
         elif kind == "wait":
             self._bind(entry, clock)
         elif kind == "sync":
             queue = entry.tags.get("queue")
             if queue is not None:
-                _join(clock, self._clocks.get(queue, {}))
+                join(clock, self._clocks.get(queue, {}))
             else:
                 self._bind(entry, clock)
         elif kind == "launch":
-            _join(clock, self._clocks[HOST])
+            join(clock, self._clocks[HOST])
             self._launches[entry.graph] = dict(clock)
         else:  # host, alloc, free
             self._access(entry, clock)
@@ -154,7 +154,7 @@ class Checker:
         clock = self._clocks.setdefault(entry.queue, {entry.queue: 0})
         if entry.graph and self._begun.get(entry.queue) != entry.graph:
             self._begun[entry.queue] = entry.graph
-            _join(clock, self._launches.get(entry.graph, {}))
+            join(clock, self._launches.get(entry.graph, {}))
         return clock
 
     def _bind(self, entry: Entry, clock: Clock) -> None:
@@ -162,7 +162,7 @@ class Checker:
         if known is None:
             self._report(Race("never recorded", "", 0, 0, entry, entry))
         else:
-            _join(clock, known)
+            join(clock, known)
 
     def _shadow(self, buffer: Buffer) -> _Shadow:
         shadow = self._shadows.get(buffer.id)
@@ -216,10 +216,16 @@ class Checker:
         shadow: _Shadow,
         segment: int,
     ) -> None:
-        if earlier is None or clock.get(earlier[0], 0) >= earlier[1]:
+        if earlier is None:
+            return
+        self._meet(earlier, me)
+        if clock.get(earlier[0], 0) >= earlier[1]:
             return
         start, stop = shadow.bounds(segment)
         self._report(Race(hazard, shadow.name, start, stop, earlier[2], me[2]))
+
+    def _meet(self, earlier: Access, me: Access) -> None:
+        """Two accesses conflict, ordered or not."""
 
     def _report(self, race: Race) -> None:
         seen = self.counts[race.key] = self.counts.get(race.key, 0) + 1
@@ -227,7 +233,8 @@ class Checker:
             self.races.append(race)
 
 
-def _join(clock: Clock, other: Clock) -> None:
+def join(clock: Clock, other: Clock) -> None:
+    """``clock`` learns what ``other`` knows."""
     for queue, tick in other.items():
         if tick > clock.get(queue, 0):
             clock[queue] = tick

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvbench.decoder.settings import DecoderSettings
 from kvbench.device.api import Capabilities
 from kvbench.device.memory import Buffer
 from kvbench.errors import SettingError
@@ -209,3 +212,10 @@ def test_settings_do_not_change_afterwards() -> None:
     with pytest.raises(SettingError, match=r"depth = 2 \(setter after validation\).*stays 1"):
         settings.depth = 2
     assert settings.depth == 1
+
+
+def test_the_decoder_has_the_transports_settings_and_defaults() -> None:
+    """T12: one value on every device and at every door."""
+    own, decoders = TransportSettings(), DecoderSettings()
+    for field in dataclasses.fields(TransportSettings):
+        assert getattr(decoders, field.name) == getattr(own, field.name)

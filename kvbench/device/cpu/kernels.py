@@ -7,13 +7,12 @@ TILE rows, whatever it holds. BLAS must run with a fixed number of threads (deco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from kvbench.device.api import Device
 from kvbench.device.kernels import (
     CELL,
     LANE,
@@ -28,12 +27,11 @@ from kvbench.device.kernels import (
     Group,
     Kernels,
     Move,
-    Shapes,
     View,
     row_spans,
     window_spans,
 )
-from kvbench.device.kvtypes import F32, KVType
+from kvbench.device.kvtypes import F32
 from kvbench.device.memory import Buffer, Span
 from kvbench.device.ops import Op
 from kvbench.device.rotary import tables, turn
@@ -51,18 +49,11 @@ def _floats(buffer: Buffer, *shape: int) -> F32:
 class CpuKernels(Kernels):
     """See ``Kernels``. Scratch is shared by all operations: they run on one queue, in order."""
 
-    def __init__(
-        self,
-        device: Device,
-        shapes: Shapes,
-        weights: Mapping[str, Any],
-        codec: KVType,
-        *,
-        full_rows: int,
-        audit: bool = False,
-    ) -> None:
-        super().__init__(device, shapes, weights, codec, full_rows=full_rows, audit=audit)
-        s, values = shapes, codec.values
+    def _open_buffers(self) -> None:
+        """Also typed views of them, tables, and scratch."""
+        super()._open_buffers()
+        s, codec = self.shapes, self.codec
+        values, full_rows = codec.values, self.full_rows
         self._state = self.state.raw.view(np.int32)[: MAX_ROWS * STATE_COLUMNS]
         self._state = self._state.reshape(MAX_ROWS, STATE_COLUMNS)
         self._x = _floats(self.x, MAX_ROWS, s.d_model)
