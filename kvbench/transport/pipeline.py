@@ -93,7 +93,8 @@ class Pipeline:
         self._generation = 0
         self._next: Plan | None = None
         self._carried = 0
-        self._outside: dict[str, int] = {}
+        self._outside: dict[str, int] | None = None
+        """In a capture that the transfer queue takes part in: what it knew outside."""
         self._depth = min(settings.depth, len(self.storages))
         self._boundary: Mark | None = None
         """What the next graph's first delivery must be behind, unless ``_unmarked``."""
@@ -217,30 +218,42 @@ class Pipeline:
                 self.order.after(self.compute, mark, "launch")
 
     def fork(self) -> None:
-        """First thing in a capture: the transfer queue branches off the compute queue."""
-        if self.plan is not None:
+        """First thing in a capture: the transfer queue branches off, if it has anything to do."""
+        if self._delivers():
             self._boundary, self._outside = self.order.fork(
                 self.compute, self._queue(), self.staging.events["fork"]
             )
             self._unmarked = False
 
+    def _delivers(self) -> bool:
+        """Whether this graph delivers at all: all may have been carried, and no graph follow."""
+        if self.plan is None:
+            return False
+        here, carried = self.plan.deliveries, self.plan.deliveries[: self._carried]
+        return len(carried) < len(here) or self._next is not None or any(d.late for d in carried)
+
     def rejoin(self) -> None:
         """Last thing in a capture: everything delivered inside it is behind the graph's end."""
-        if self.plan is None or self.ring is None:
+        if self._outside is None:
             return
         if self._next is not None:
             joined = self.order.mark(self._queue(), self.staging.events["join"])
             self.order.after(self.compute, joined, "rejoin")
-        self.order.restore(self._queue(), self._outside)
+        self._leave_capture()
 
     def aborted(self) -> None:
         """The capture failed and nothing of it ran: marks made in it are void (H14)."""
+        self._leave_capture()
         if self.plan is None or self.ring is None:
             return
-        self.order.restore(self._queue(), self._outside)
         self.ring.settle(self._mark_boundary())
         self._stored.clear()
         self._unready.clear()
+
+    def _leave_capture(self) -> None:
+        if self._outside is not None:
+            self.order.restore(self._queue(), self._outside)
+            self._outside = None
 
     def launched(self) -> None:
         """The graph was launched: all it did is behind one mark on the compute queue (H15)."""

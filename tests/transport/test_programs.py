@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gates.transport.harness import IssueOrder, ordered
@@ -180,7 +180,19 @@ def _holds(scenario: Scenario, seed: int) -> None:
     assert (other.error, other.leaked, other.digest) == ("", "", want.digest)
 
 
+ALL_CARRIED = replace(
+    BY_NAME["small"],
+    name="all carried",
+    program=(Prefill(0, 3), Decode((0,), 1), Decode((0,), 2), Decode((0,), 2)),
+    model="synthetic:tiny,layers=2,vocab=128",
+    settings={"depth": 2, "row_multiple": 4, "graphs": True, "headroom_mib": 0, "poison": True},
+    capacity=CAPACITY,
+)
+"""Captured graphs with nothing to deliver: the graph before carried all, and none follows."""
+
+
 @given(scenarios(), st.integers(0, 1 << 20))
+@example(ALL_CARRIED, 0)
 @settings(max_examples=300)
 def test_programs(scenario: Scenario, seed: int) -> None:
     """T1-T20: bytes equal to the ordered path's, in issue order and in another; no race."""
