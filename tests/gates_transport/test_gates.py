@@ -114,6 +114,19 @@ def test_a_mutant_that_nothing_notices_is_reported(monkeypatch: pytest.MonkeyPat
     assert mutants.run(GateOptions(quick=True)).outcome == "mismatch"
 
 
+def test_waits_are_needed_but_for_those_kept_with_a_reason() -> None:
+    """T4, H15: the gate's output names each wait that it lets stay, and why."""
+    kept = {
+        name: mutants._waits(BY_NAME[name], 1).details["kept"]
+        for name in ("small_host", "small_graphs", "host")
+    }
+    sites = {name: {why.partition(":")[0] for why in found} for name, found in kept.items()}
+    close = "host at close"
+    assert sites["small_host"] == {close}
+    assert sites["small_graphs"] == {close, "graph"}  # graph:cpu0/transfer at fork
+    assert sites["host"] == {close, "cpu0/transfer at boundary"}
+
+
 def test_a_wait_too_many_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mutants gate can fail on a clean run: here the transport forgets what it knows."""
     monkeypatch.setattr(Order, "_has", lambda *_: False)
