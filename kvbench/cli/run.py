@@ -62,11 +62,19 @@ def command(
     )
     with shown_pulls():
         once = decode_once(request)
+    for device, said in _warnings(once):
+        click.echo(f"warning: {device}: {said}", err=True)
     if as_json:
         print_json(once)
         return
     for line in _lines(once):
         click.echo(line)
+
+
+def _warnings(once: Once) -> list[tuple[str, str]]:
+    """What each device's transport has to tell: why graphs took the ordered path (T13)."""
+    told = ((device, values) for device, values in once.result.telemetry.items())
+    return [(d, w) for d, v in told if isinstance(v, dict) for w in v.get("warnings", ())]
 
 
 def _lines(once: Once) -> list[str]:

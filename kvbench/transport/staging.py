@@ -120,8 +120,7 @@ class Staging:
             self.ring = open_ring(self.device, self.settings.n_slots, slot_bytes)
         except DeviceError as error:
             return Decline("allocation", str(error))
-        self.telemetry.rings += 1
-        self.telemetry.ring_bytes = max(self.telemetry.ring_bytes, total)
+        self.telemetry.ring(total)
         return None
 
     def _release(self, reason: str) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 
 from kvbench.transport.budget import Decline
 
+MOST_WARNINGS = 32
+"""In one run, should ring and decline alternate for long; ``declines`` counts all."""
+
 
 @dataclass(slots=True)
 class Telemetry:
@@ -28,12 +31,25 @@ class Telemetry:
     ring_bytes: int = 0
     rings: int = 0
     """Rings allocated over the run (T13)."""
+    warnings: list[str] = field(default_factory=list)
+    """Declines worth telling a user: each reason once until there is a ring again (T13)."""
+    _told: set[str] = field(default_factory=set)
 
     def decline(self, decline: Decline) -> None:
         """A graph was declined; depth 0 is no decline."""
-        if decline.reason != "off":
-            self.declines[decline.reason] += 1
-            self.details[decline.reason] = decline.detail
+        if decline.reason == "off":
+            return
+        self.declines[decline.reason] += 1
+        self.details[decline.reason] = decline.detail
+        if decline.reason not in self._told and len(self.warnings) < MOST_WARNINGS:
+            self._told.add(decline.reason)
+            self.warnings.append(f"ordered path: {decline.reason}: {decline.detail}")
+
+    def ring(self, nbytes: int) -> None:
+        """A ring of ``nbytes`` exists (again)."""
+        self.rings += 1
+        self.ring_bytes = max(self.ring_bytes, nbytes)
+        self._told.clear()
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able, empty parts left out."""
@@ -49,4 +65,6 @@ class Telemetry:
             found: dict[str, Any] = dict(getattr(self, name))
             if found:
                 values[name] = found
+        if self.warnings:
+            values["warnings"] = list(self.warnings)
         return values

@@ -30,9 +30,10 @@ from kvbench.decoder.model import open_model
 from kvbench.decoder.settings import parse
 from kvbench.device.cpu.explorer import ExplorerDevice, Schedule
 from kvbench.device.races import check
-from kvbench.transport.budget import ALIGN, slot_size
+from kvbench.transport.budget import ALIGN, Decline, slot_size
 from kvbench.transport.ring import open_ring
 from kvbench.transport.settings import TransportSettings
+from kvbench.transport.telemetry import Telemetry
 from kvbench.transport.window import Geometry
 
 BASE = {"row_multiple": 16, "audit": True, "poison": True, "headroom_mib": 0}
@@ -249,3 +250,17 @@ def test_every_call_between_graphs(path: dict[str, Any]) -> None:
         Decode((0,), 3),
     )
     same_bytes(scenario(program, depth=1, **path))
+
+
+def test_a_decline_is_told_once_until_there_is_a_ring_again() -> None:
+    """T13, T12: the warning is not the counter; it says what the full context would need."""
+    (telemetry,) = run_scenario(BY_NAME["declined_graphs"], picker=IssueOrder(0)).telemetry
+    told = telemetry.warnings
+    assert telemetry.declines["budget"] > len(told) == len(set(told)) >= 1
+    assert "exceed the budget of 1 MiB" in told[0] and "full context of 256 rows" in told[0]
+    again = Telemetry()
+    for _ in range(3):
+        again.decline(Decline("headroom", "too little"))
+    again.ring(1)
+    again.decline(Decline("headroom", "too little"))
+    assert (again.declines["headroom"], len(again.warnings)) == (4, 2)
