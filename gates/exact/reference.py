@@ -14,6 +14,10 @@ DEFAULT_MODEL = "smollm2"
 DELAYS = ("none", "slow_transfer", "slow_compute", "slow_store", "jitter")
 """Without delays a missing wait may pass by luck; each mode leaves another side behind."""
 
+ORDER_SEED = 1
+"""Of an adversarial order of the schedule explorer: there a missing wait shows at any speed,
+while a delay shows it only where it outlasts what happens beside it."""
+
 PATHS: dict[str, dict[str, str]] = {
     "carry-device": {"boundary": "carry", "tail": "device"},
     "wait-host": {"boundary": "wait", "tail": "host"},
@@ -49,25 +53,25 @@ def resident(options: GateOptions) -> Arm:
 def arms(options: GateOptions, depths: Sequence[int], **settings: Any) -> list[Arm]:
     """Every depth on every path, delays in turn: each pair of depth and path has another delay.
 
-    Injected faults go into these arms only.
+    On the cpu device the first depth runs on every path in the explorer's order, too. Injected
+    faults go into these arms only.
     """
     planted = {"faults": list(options.inject)} if options.inject else {}
-    delays = itertools.cycle(DELAYS)
-    return [
-        Arm(
-            name=f"depth{depth}-{path}-{delay}",
+
+    def arm(depth: int, path: str, timing: str, **more: Any) -> Arm:
+        name = f"depth{depth}-{path}-{timing}"
+        chosen = {**settings, **PATHS[path], "depth": depth, **more}
+        return Arm(
+            name=name,
             model=model_name(options),
-            settings={
-                **settings,
-                **PATHS[path],
-                "depth": depth,
-                "delays": delay,
-                **options.settings,
-                **planted,
-            },
+            settings={**chosen, **options.settings, **planted},
         )
-        for (depth, path), delay in zip(itertools.product(depths, PATHS), delays, strict=False)
-    ]
+
+    timed = zip(itertools.product(depths, PATHS), itertools.cycle(DELAYS), strict=False)
+    found = [arm(depth, path, delay, delays=delay) for (depth, path), delay in timed]
+    if options.settings.get("device", "cpu") == "cpu":
+        found += [arm(depths[0], path, "explored", explore=ORDER_SEED) for path in PATHS]
+    return found
 
 
 def tasks(

@@ -8,8 +8,12 @@ from xml.etree import ElementTree
 
 import pytest
 
+from gates.exact import reference
 from gates.registry import GATES, GateOptions, load, names
 from kvbench.cli import main
+from kvbench.decoder.model import open_model
+from kvbench.decoder.session import DecodeTask, run_task
+from kvbench.decoder.settings import parse
 from kvbench.errors import SettingError
 
 TINY = "synthetic:tiny,layers=6,vocab=400"
@@ -50,6 +54,28 @@ def test_leaving_out_any_wait_fails_the_gate(
     model = SHALLOW.get(fault, TINY)
     assert main(["gate", "single", "--quick", "--model", model, "--inject", fault]) == 4
     assert "first at sequence 0, position" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fault", WAITS[:4])
+def test_a_missing_wait_shows_at_any_speed(fault: str) -> None:
+    """In the explorer's order no delay decides: an arm fails on each path that needs the wait."""
+    options = GateOptions(model=TINY, quick=True, inject=(fault,))
+    explored = [arm for arm in reference.arms(options, [1]) if arm.settings.get("explore") == 1]
+    assert len(explored) == len(reference.PATHS)
+    (task,) = reference.tasks(options, ["prose"], [40], generate=6)
+    model = open_model(TINY)
+    decode = DecodeTask([list(map(int, task.prompts[0]))], generate=6)
+    right = run_task(model, parse({}), decode).result.hashes
+    wrong = [run_task(model, parse(arm.settings), decode).result.hashes for arm in explored]
+    assert any(hashes["logits"] != right["logits"] for hashes in wrong)
+
+
+@pytest.mark.model
+@pytest.mark.long
+@pytest.mark.parametrize("fault", WAITS[:4])
+def test_leaving_out_a_wait_fails_the_gate_on_the_default_model(fault: str) -> None:
+    """Issue 2: each time it is run; a real layer takes longer than an injected delay."""
+    assert main(["gate", "single", "--quick", "--inject", fault]) == 4
 
 
 @pytest.mark.long
