@@ -13,6 +13,8 @@ from pathlib import Path
 
 CAPTURED_TOKENS = 3 * 512
 """Tokens of the capture in which the origin counted calls: three requests of 512."""
+LINUX_TOKEN = 18 - 10
+"""Waits spared per token that the origin's earlier revision counted on Linux."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +90,13 @@ def predict(published: Published, cost_us: float, spared: float) -> Prediction:
         stock - elided,
         published.plain[1] / published.plain[0] - 1,
     )
+
+
+def predictions(published: Published, found: Fit, spared: float) -> dict[str, Prediction]:
+    """The plain row by three counts of spared waits; ``spared``: this decoder's."""
+    counts = {
+        "this decoder's table": spared,
+        "as the speculative capture": found.calls,
+        "the origin on Linux, 18 to 10": LINUX_TOKEN,
+    }
+    return {name: predict(published, found.cost_us, n) for name, n in counts.items()}

@@ -8,9 +8,6 @@ import click
 
 from kvbench.cli.output import json_option, print_json
 
-LINUX_TOKEN = 18 - 10
-"""Waits spared per token that the origin's earlier revision counted on Linux."""
-
 
 @click.command("waits")
 @click.option("--measure", is_flag=True, help="Decode with each arm and count what was made.")
@@ -61,33 +58,18 @@ def _sites() -> list[dict[str, Any]]:
 
 
 def _model(spared: int) -> dict[str, Any]:
-    from kvbench.analysis.waitcost import fit, predict, read_published
+    from dataclasses import asdict
+
+    from kvbench.analysis.waitcost import fit, predictions, read_published
     from kvbench.bundled import published_dir
 
     published = read_published(published_dir() / "sync_elision.csv")
     found = fit(published)
-    tests = {
-        "this decoder's table": spared,
-        "as the speculative capture": found.calls,
-        "the origin on Linux, 18 to 10": LINUX_TOKEN,
-    }
+    plain = predictions(published, found, spared)
     return {
-        "saved_ms": found.saved_ms,
-        "calls": found.calls,
+        **asdict(found),
         "cost_us": found.cost_us,
-        "plain": {
-            name: {
-                "spared": p.spared,
-                "saved_ms": p.saved_ms,
-                "gain": p.gain,
-                "share": p.share,
-                "published_ms": p.published_ms,
-                "published_gain": p.published_gain,
-            }
-            for name, p in (
-                (name, predict(published, found.cost_us, n)) for name, n in tests.items()
-            )
-        },
+        "plain": {name: {**asdict(p), "share": p.share} for name, p in plain.items()},
     }
 
 

@@ -13,11 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from kvbench.assets.digests import remembered_digest
 from kvbench.decoder.config import ModelConfig
 from kvbench.decoder.safetensors_file import Place, read_places, read_tensor
+from kvbench.decoder.stored_names import StoredNames, joined
 from kvbench.decoder.weights import Array
 from kvbench.errors import UsageError
 
@@ -26,22 +25,25 @@ CONFIG, SINGLE, INDEX = "config.json", "model.safetensors", "model.safetensors.i
 TOKENIZER = "tokenizer.json"
 MAX_JSON = 64 << 20
 
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    "attn_norm": ("input_layernorm.weight",),
-    "wqkv": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
-    "bqkv": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
-    "q_norm": ("self_attn.q_norm.weight",),
-    "k_norm": ("self_attn.k_norm.weight",),
-    "wo": ("self_attn.o_proj.weight",),
-    "ffn_norm": ("post_attention_layernorm.weight",),
-    "w_gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
-    "w_down": ("mlp.down_proj.weight",),
-}
-_WHOLE = {
-    "embed": "model.embed_tokens.weight",
-    "final_norm": "model.norm.weight",
-    "head": "lm_head.weight",
-}
+NAMES = StoredNames(
+    whole={
+        "embed": "model.embed_tokens.weight",
+        "final_norm": "model.norm.weight",
+        "head": "lm_head.weight",
+    },
+    parts={
+        "attn_norm": ("input_layernorm.weight",),
+        "wqkv": ("self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"),
+        "bqkv": ("self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"),
+        "q_norm": ("self_attn.q_norm.weight",),
+        "k_norm": ("self_attn.k_norm.weight",),
+        "wo": ("self_attn.o_proj.weight",),
+        "ffn_norm": ("post_attention_layernorm.weight",),
+        "w_gate_up": ("mlp.gate_proj.weight", "mlp.up_proj.weight"),
+        "w_down": ("mlp.down_proj.weight",),
+    },
+    layer="model.layers.{}.",
+)
 
 
 def checkpoint_digest(folder: Path) -> str:
@@ -68,11 +70,7 @@ class Checkpoint:
     def weight(self, name: str) -> Array:
         """The named weight (see ``weights``) in float32."""
         parts = [read_tensor(self._places[source]) for source in self._sources(name)]
-        array = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        expected = self.config.tensor_shapes()[name]
-        if array.shape != expected:
-            raise UsageError(f"model {self.path}: {name} has shape {array.shape}, not {expected}")
-        return np.ascontiguousarray(array)
+        return joined(self.path, self.config, name, parts)
 
     def store_tokenizer(self, target: Path) -> dict[str, Any] | None:
         """Copy ``tokenizer.json``, if there is one, and return the facts beside it."""
@@ -188,19 +186,14 @@ class Checkpoint:
             absent = [source for source in sources if source not in self._places]
             if absent:
                 raise UsageError(f"model {self.path}: has no tensor {', '.join(absent)}")
-        spare = {_WHOLE["head"]} if self.config.tied else set()
+        spare = {NAMES.whole["head"]} if self.config.tied else set()
         spare |= {n for n in self._places if n.endswith(".rotary_emb.inv_freq")}
         unused = sorted(set(self._places) - used - spare)
         if unused:
             raise self._unsupported(f"tensor {unused[0]!r}", "models without it")
 
     def _sources(self, name: str) -> list[str]:
-        if name == "head" and self.config.tied:
-            return [_WHOLE["embed"]]
-        if name in _WHOLE:
-            return [_WHOLE[name]]
-        layer, part = name.split(".")
-        return [f"model.layers.{layer}.{source}" for source in _PARTS[part]]
+        return NAMES.sources(self.config, name)
 
     def _count(self, key: str, default: int | None = None) -> int:
         value = self._raw.get(key)

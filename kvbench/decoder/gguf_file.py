@@ -6,7 +6,6 @@ Llama files store the rows of q and k permuted so that rotary pairs are adjacent
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from kvbench.decoder.config import ModelConfig
 from kvbench.decoder.gguf_header import check_header
+from kvbench.decoder.stored_names import StoredNames, joined
 from kvbench.decoder.weights import Array
 from kvbench.errors import UsageError
 
@@ -23,22 +23,25 @@ ARCHITECTURES = ("llama", "qwen2", "qwen3")
 # What gguf's reader raises on content that has the right structure and is nonsense.
 _DAMAGE = (ValueError, IndexError, KeyError, TypeError, OverflowError)
 
-_PARTS: Mapping[str, tuple[str, ...]] = {
-    "attn_norm": ("attn_norm.weight",),
-    "wqkv": ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
-    "bqkv": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
-    "q_norm": ("attn_q_norm.weight",),
-    "k_norm": ("attn_k_norm.weight",),
-    "wo": ("attn_output.weight",),
-    "ffn_norm": ("ffn_norm.weight",),
-    "w_gate_up": ("ffn_gate.weight", "ffn_up.weight"),
-    "w_down": ("ffn_down.weight",),
-}
-_WHOLE: Mapping[str, str] = {
-    "embed": "token_embd.weight",
-    "final_norm": "output_norm.weight",
-    "head": "output.weight",
-}
+NAMES = StoredNames(
+    whole={
+        "embed": "token_embd.weight",
+        "final_norm": "output_norm.weight",
+        "head": "output.weight",
+    },
+    parts={
+        "attn_norm": ("attn_norm.weight",),
+        "wqkv": ("attn_q.weight", "attn_k.weight", "attn_v.weight"),
+        "bqkv": ("attn_q.bias", "attn_k.bias", "attn_v.bias"),
+        "q_norm": ("attn_q_norm.weight",),
+        "k_norm": ("attn_k_norm.weight",),
+        "wo": ("attn_output.weight",),
+        "ffn_norm": ("ffn_norm.weight",),
+        "w_gate_up": ("ffn_gate.weight", "ffn_up.weight"),
+        "w_down": ("ffn_down.weight",),
+    },
+    layer="blk.{}.",
+)
 _FREQUENCIES = "rope_freqs.weight"
 
 
@@ -69,11 +72,7 @@ class GgufFile:
     def weight(self, name: str) -> Array:
         """The named weight (see ``weights``), dequantised to float32."""
         parts = [self._dequantised(source) for source in self._sources(name)]
-        array = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        expected = self.config.tensor_shapes()[name]
-        if array.shape != expected:
-            raise UsageError(f"model {self.path}: {name} has shape {array.shape}, not {expected}")
-        return np.ascontiguousarray(array)
+        return joined(self.path, self.config, name, parts)
 
     def _read_config(self) -> ModelConfig:
         self.architecture = architecture = self._field("general.architecture", str)
@@ -85,9 +84,9 @@ class GgufFile:
         head_dim = self._count("attention.key_length", d_model // max(heads, 1))
         if self._count("attention.value_length", head_dim) != head_dim:
             raise self._unsupported("values of another width than keys", "equal widths")
-        embedding = self._tensors.get(_WHOLE["embed"])
+        embedding = self._tensors.get(NAMES.whole["embed"])
         if embedding is None:
-            raise UsageError(f"model {self.path}: has no tensor {_WHOLE['embed']}")
+            raise UsageError(f"model {self.path}: has no tensor {NAMES.whole['embed']}")
         rope_dim = self._count("rope.dimension_count", head_dim)
         config = ModelConfig(
             name=str(self.path),
@@ -104,7 +103,7 @@ class GgufFile:
             rope_interleaved=architecture == "llama",
             rope_dim=rope_dim,
             rope_factors=self._rope_factors(rope_dim),
-            tied=_WHOLE["head"] not in self._tensors,
+            tied=NAMES.whole["head"] not in self._tensors,
             qkv_bias=architecture == "qwen2",
             qk_norm=architecture == "qwen3",
         )
@@ -135,13 +134,8 @@ class GgufFile:
         if unused:
             raise self._unsupported(f"tensor {unused[0]!r}", "models without it")
 
-    def _sources(self, name: str) -> Iterator[str] | list[str]:
-        if name == "head" and self.config.tied:
-            return [_WHOLE["embed"]]
-        if name in _WHOLE:
-            return [_WHOLE[name]]
-        layer, part = name.split(".")
-        return [f"blk.{layer}.{source}" for source in _PARTS[part]]
+    def _sources(self, name: str) -> list[str]:
+        return NAMES.sources(self.config, name)
 
     def _dequantised(self, source: str) -> Array:
         from gguf import GGMLQuantizationType

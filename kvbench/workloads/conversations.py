@@ -18,9 +18,9 @@ from typing import Any
 from kvbench import assets
 from kvbench.assets import catalogue
 from kvbench.errors import UsageError
+from kvbench.workloads.files import identify, json_lines
 
 BUNDLED = 80
-MAX_BYTES = 1 << 30
 
 PLACEHOLDER = "FULL BENCHMARK DATA SHOULD BE FETCHED FROM THE SOURCE"
 """How SPEED-Bench marks a turn whose text has to be fetched elsewhere."""
@@ -78,41 +78,19 @@ def load(path: Path) -> tuple[Conversation, ...]:
     A JSONL line is an object with ``messages`` (OpenAI form: role system, user or assistant, and
     a string content) or with ``turns`` (SPEED-Bench). Raises UsageError that names the line.
     """
-    try:
-        stat = path.stat()
-    except OSError as error:
-        raise UsageError(f"workload {path}: {error.strerror}") from None
-    if not path.is_file() or path.suffix not in (".jsonl", ".parquet"):
+    found = identify(path)
+    if path.suffix not in (".jsonl", ".parquet"):
         raise UsageError(f"workload {path}: conversations come from a .jsonl or .parquet file")
-    if stat.st_size > MAX_BYTES:
-        raise UsageError(f"workload {path}: {stat.st_size / 1e9:.1f} GB; at most 1 GiB is allowed")
-    return _load(path.resolve(), stat.st_mtime_ns, stat.st_size)
+    return _load(*found)
 
 
 @cache
 def _load(path: Path, _mtime_ns: int, _size: int) -> tuple[Conversation, ...]:
-    rows = _jsonl(path) if path.suffix == ".jsonl" else _parquet(path)
+    rows = json_lines(path) if path.suffix == ".jsonl" else _parquet(path)
     found = tuple(_conversation(where, number, row) for number, (where, row) in enumerate(rows, 1))
     if not found:
         raise UsageError(f"workload {path}: holds no conversation")
     return found
-
-
-def _jsonl(path: Path) -> Iterator[tuple[str, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"workload {path}: not UTF-8 at byte {error.start}") from None
-    except OSError as error:
-        raise UsageError(f"workload {path}: {error.strerror}") from None
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
-        where = f"workload {path}, line {number}"
-        try:
-            yield where, json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise UsageError(f"{where}: not JSON: {error}") from None
 
 
 def _parquet(path: Path) -> Iterator[tuple[str, Any]]:
