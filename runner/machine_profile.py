@@ -26,6 +26,7 @@ from kvbench.decoder.seeded import SeededHistory, fill
 from kvbench.decoder.settings import DecoderSettings, WeightName
 from kvbench.device.api import Device, Queue
 from kvbench.device.hooks import Hooks
+from kvbench.device.kvtypes import kv_type
 from kvbench.device.memory import Buffer
 from kvbench.environment.fingerprint import machine
 from kvbench.environment.privacy import machine_id
@@ -97,6 +98,7 @@ def measure(
         graphs=wanted.device == "cuda",
     )
     contexts = _contexts(wanted, model.config)
+    kv_type(wanted.kv_type, n_kv_heads=model.config.n_kv_heads, head_dim=model.config.head_dim)
     with watch("machine profile", 2 * len(SIZES) + 2 + len(contexts)) as watcher:
         link, store, wait_s, issue_s = _device_costs(settings, watcher)
         outside_s, compute = _compute(model, settings, contexts, watcher)

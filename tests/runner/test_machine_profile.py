@@ -131,6 +131,7 @@ def test_a_bad_file_is_one_line(
         (["doctor", "--kv-type", "f16"], "--kv-type goes with --profile"),
         (["doctor", "--profile", "/proc/no/m.json", "--model", MODEL], "cannot write the profile"),
         (["doctor", "--profile", "m", "--model", "synthetic:tiny,context=8"], "holds no history"),
+        (["doctor", "--profile", "m", "--model", MODEL, "--kv-type", "q8_0"], "head of 16 values"),
         (["predict", "--machine", "m.json", "--model", "x"], "--machine goes with --run"),
         (["predict", "--measured", "--published"], "give one of --run, --published, --measured"),
     ],
