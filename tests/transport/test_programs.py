@@ -36,7 +36,7 @@ MODELS = {
     "synthetic:tiny,layers=5,vocab=128": "f16",
     "synthetic:tiny,layers=3,vocab=128,head_dim=32,heads=2,kv_heads=1": "q8_0",
     "synthetic:tiny,layers=4,vocab=128,head_dim=32,heads=2,kv_heads=1": "q4_0",
-    "synthetic:tiny,layers=3,vocab=128,head_dim=64,heads=8,kv_heads=8": "f16",
+    "synthetic:tiny,layers=3,vocab=128,head_dim=64,heads=32,kv_heads=32": "f16",
 }
 """The last is wide enough for a budget of 1 MiB to decline some graphs of a program (T12)."""
 PROGRAMS = int(os.environ.get("KVBENCH_PROGRAMS", "0"))
