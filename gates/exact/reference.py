@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gates.registry import GateOptions
+from kvbench.decoder.faults import find as find_fault
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Task
 
@@ -54,8 +55,10 @@ def arms(options: GateOptions, depths: Sequence[int], **settings: Any) -> list[A
     """Every depth on every path, delays in turn: each pair of depth and path has another delay.
 
     On the cpu device the first depth runs on every path in the explorer's order, too. Injected
-    faults go into these arms only.
+    faults go into these arms only. Raises SettingError for one that is unknown.
     """
+    for name in options.inject:
+        find_fault(name)
     planted = {"faults": list(options.inject)} if options.inject else {}
 
     def arm(depth: int, path: str, timing: str, **more: Any) -> Arm:

@@ -100,6 +100,8 @@ def command(
         timeout_s=timeout,
         progress=lambda note: click.echo(f"  {note}", err=True),
     )
+    if junit is not None:
+        _require_writable(junit)
     chosen = [(n, _runner(n, must_fail, options)) for n in names or all_names(default_only=True)]
     reports: list[GateReport] = []
     for name, run in chosen:
@@ -139,6 +141,14 @@ def _runner(
     if must_fail is not None:
         raise click.UsageError("--must-fail goes with a SUITE; a gate has --inject")
     return lambda: [gate(options)]
+
+
+def _require_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before the gate has run for minutes."""
+    import os
+
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise click.UsageError(f"--junit: {path} cannot be written")
 
 
 def _document(report: GateReport) -> dict[str, Any]:

@@ -28,5 +28,6 @@ def command(as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
+    width = max(len(str(row["name"])) for row in rows)
     for row in rows:
-        click.echo(f"{row['name']:<12} {row['cells']:>3} cells  {row['description']}")
+        click.echo(f"{row['name']:<{width}} {row['cells']:>3} cells  {row['description']}")

@@ -259,3 +259,14 @@ def test_a_home_that_nobody_has_is_refused(
 def test_an_empty_suite_name_is_not_the_default_suite() -> None:
     done = run("ab", "")
     assert done.returncode == 2 and "suite '': neither a bundled suite" in done.stderr
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_gate_runs(tmp_path: Path) -> None:
+    done = run("gate", "structure", "--junit", str(tmp_path / "absent" / "gate.xml"))
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "gate.xml cannot be written" in done.stderr
+
+
+def test_suites_are_listed_in_columns() -> None:
+    lines = run("suites").stdout.splitlines()
+    assert len({line.index(" cells  ") for line in lines}) == 1
