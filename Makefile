@@ -17,6 +17,7 @@ help:
 
 $(VENV)/.ready: pyproject.toml setup.py
 	@$(PYTHON) -c 'import sys, venv; sys.exit(0 if sys.version_info >= (3, 11) else "kvbench needs Python 3.11 or newer with venv; try make PYTHON=python3.11")'
+	@echo "setting up $(VENV)/, once; pip is quiet meanwhile"
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --upgrade pip
 	$(PIP) install --editable .
