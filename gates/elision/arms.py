@@ -33,8 +33,9 @@ class Elided(DelayHooks):
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """What ``--inject`` put into the arms under test."""
+    """What ``--set`` put into all arms, and ``--inject`` into those under test."""
 
+    common: dict[str, Any]
     settings: dict[str, Any]
     site: str = ""
 
@@ -45,7 +46,7 @@ class Planted:
 
 def planted(options: GateOptions) -> Planted:
     """``mark=DESIGN``, ``elided_at=SITE``, or the name of a fault of the catalogue."""
-    settings = dict(options.settings)
+    settings: dict[str, Any] = {}
     site = ""
     for item in options.inject:
         name, _, value = item.partition("=")
@@ -57,7 +58,7 @@ def planted(options: GateOptions) -> Planted:
             site = value
         else:
             settings["faults"] = [*settings.get("faults", ()), item]
-    return Planted(settings, site)
+    return Planted(dict(options.settings), settings, site)
 
 
 def prompts(sequences: int) -> list[list[int]]:
@@ -73,10 +74,12 @@ def decode(
     generate: int = GENERATE,
     **settings: Any,
 ) -> DecodeRun:
-    """One recorded run with audit sums; the explorer orders the work unless told otherwise."""
-    chosen = parse({"record": True, "audit": True, "explore": 1, **settings})
+    """One recorded run with audit sums; on the cpu device the explorer orders the work."""
+    chosen = {"record": True, "audit": True, "explore": 1, **settings}
+    if chosen.get("device", "cpu") != "cpu":
+        del chosen["explore"]
     task = DecodeTask(prompts(sequences), generate, WARMUP, snapshots=False)
-    return run_task(_model(model), chosen, task, hooks=hooks)
+    return run_task(_model(model), parse(chosen), task, hooks=hooks)
 
 
 @cache

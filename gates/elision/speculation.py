@@ -21,11 +21,12 @@ def run(options: GateOptions) -> GateReport:
     started = time.monotonic()
     inject, model = planted(options), options.model or MODEL
     lengths = [1, 7, MAX_DRAFT] if options.quick else list(range(1, MAX_DRAFT + 1))
-    plain = {n: decode(model, n, resident=True) for n in (1, 3)}
+    alone = {**inject.common, "resident": True, "depth": 0}
+    plain = {n: decode(model, n, **alone) for n in (1, 3)}
     checks = []
     for name, sequences, shape in _shapes(lengths):
         options.progress(f"speculation: {name}")
-        settings = {"explore": options.seed, **shape, **inject.settings}
+        settings = {"explore": options.seed, **shape, **inject.common, **inject.settings}
         try:
             arm = decode(model, sequences, hooks=inject.hooks(), **settings)
         except DeviceError as error:

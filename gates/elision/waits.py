@@ -34,7 +34,7 @@ def run(options: GateOptions) -> GateReport:
         for graphs in (False, True):
             options.progress(f"elision: {name}{', captured' if graphs else ''}")
             shape: dict[str, Any] = {"draft": draft, "graphs": graphs, "depth": 1}
-            stock = decode(model, 1, waits="stock", **shape)
+            stock = decode(model, 1, waits="stock", **{**shape, **inject.common})
             checks += _control(f"{name}, {_how(graphs)}", stock, draft)
             for mode in ("elided", "quiet"):
                 for seed in seeds:
@@ -53,7 +53,8 @@ def run(options: GateOptions) -> GateReport:
 
 
 def _arm(model: str, sequences: int, inject: Planted, **settings: Any) -> DecodeRun:
-    return decode(model, sequences, hooks=inject.hooks(), **{**settings, **inject.settings})
+    chosen = {**settings, **inject.common, **inject.settings}
+    return decode(model, sequences, hooks=inject.hooks(), **chosen)
 
 
 def _how(graphs: bool) -> str:
@@ -127,7 +128,7 @@ def _quiet(result: Result) -> list[str]:
 
 
 def _two_devices(model: str, inject: Planted) -> Iterator[Check]:
-    stock = decode(model, 1, waits="stock", devices=2)
+    stock = decode(model, 1, **{"waits": "stock", **inject.common, "devices": 2})
     for mode in ("elided", "quiet"):
         try:
             arm = _arm(model, 1, inject, waits=mode, devices=2)

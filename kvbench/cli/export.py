@@ -29,7 +29,7 @@ def command(run: str, kind: str, output: Path | None, root: Path) -> None:
         from kvbench.report.tabular import runs_frame, write_table
 
         if output is not None:
-            write_table(summary, output.with_suffix(f".{kind}"))
+            write_table(summary, output, "csv" if kind == "csv" else "parquet")
         elif kind == "parquet":
             raise click.UsageError("Parquet is written to a file: give --output")
         else:

@@ -43,6 +43,8 @@ def open_devices(
         "capacity": capacity,
         "poison": settings.poison,
     }
+    if picker is not None and settings.device != "cpu":
+        raise UsageError(f"device = {settings.device!r}: the explorer orders the cpu device's work")
     if settings.explore >= 0 or picker is not None:
         if isinstance(beside, ExplorerDevice):
             schedule = beside.schedule

@@ -116,6 +116,8 @@ class DecoderSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         _range("wait_cost_us", self.wait_cost_us, 0.0, 1e6)
         if self.weight_type != "f32" and self.device != "cuda":
             raise SettingError("weight_type", self.weight_type, "f32 on the cpu device")
+        if self.explore >= 0 and self.device != "cpu":
+            raise SettingError("explore", self.explore, "the cpu device; a GPU orders its own work")
         if self.wait_cost_us and (self.device != "cpu" or self.explore >= 0):
             raise SettingError("wait_cost_us", self.wait_cost_us, "only on the threaded cpu device")
         _range("delay_ms", self.delay_ms, 0.0, 1e4)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kvbench.errors import UsageError
 from kvbench.records import Summary
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Kind = Literal["csv", "parquet"]
 
 
 def runs_frame(summary: Summary) -> pd.DataFrame:
@@ -49,13 +51,11 @@ def _one_type(values: list[Any]) -> list[Any]:
     return [None if v is None else v if isinstance(v, str) else json.dumps(v) for v in values]
 
 
-def write_table(summary: Summary, path: Path) -> None:
-    """Write ``.csv`` or ``.parquet`` (needs pyarrow). Raises ``UsageError``."""
-    if path.suffix not in (".csv", ".parquet"):
-        raise UsageError(f"{path}: a table is written as .csv or .parquet")
+def write_table(summary: Summary, path: Path, kind: Kind) -> None:
+    """Write the runs to ``path``; Parquet needs pyarrow. Raises ``UsageError``."""
     frame = runs_frame(summary)
     try:
-        if path.suffix == ".csv":
+        if kind == "csv":
             frame.to_csv(path, index=False)
         else:
             frame.to_parquet(path, engine="pyarrow", index=False)

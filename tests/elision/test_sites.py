@@ -98,3 +98,8 @@ def test_a_cost_out_of_range_is_refused(bad: float) -> None:
 def test_a_charged_cost_is_for_the_threaded_cpu_device_only() -> None:
     with pytest.raises(SettingError, match="only on the threaded cpu device"):
         parse({"wait_cost_us": 100.0, "explore": 3})
+
+
+def test_the_explorer_orders_the_cpu_devices_work_only() -> None:
+    with pytest.raises(SettingError, match="explore = 3 .* the cpu device"):
+        parse({"explore": 3, "device": "cuda"})

@@ -381,9 +381,16 @@ def test_parquet_without_its_library_is_one_clear_line(
 
     monkeypatch.setattr(pd.DataFrame, "to_parquet", missing)
     with pytest.raises(UsageError, match=r"pip install 'kvbench\[parquet\]'"):
-        write_table(load_summary(stored), tmp_path / "x.parquet")
-    with pytest.raises(UsageError, match=r"as \.csv or \.parquet"):
-        write_table(load_summary(stored), tmp_path / "x.txt")
+        write_table(load_summary(stored), tmp_path / "x.parquet", "parquet")
+
+
+def test_an_export_goes_to_the_file_that_was_named(stored: Path, tmp_path: Path) -> None:
+    out = tmp_path / "runs.txt"
+    assert main(["export", str(stored), "--format", "csv", "-o", str(out)]) == 0
+    assert len(out.read_text().splitlines()) == 1 + sum(
+        len(cell.runs) for cell in load_summary(stored).cells
+    )
+    assert not (tmp_path / "runs.csv").exists()
 
 
 def test_clean_takes_the_oldest_and_never_what_is_written(stored: Path) -> None:
