@@ -101,5 +101,5 @@ def test_a_charged_cost_is_for_the_threaded_cpu_device_only() -> None:
 
 
 def test_the_explorer_orders_the_cpu_devices_work_only() -> None:
-    with pytest.raises(SettingError, match="explore = 3 .* the cpu device"):
+    with pytest.raises(SettingError, match=r"explore = 3 .* the cpu device"):
         parse({"explore": 3, "device": "cuda"})
