@@ -127,6 +127,9 @@ class _Silent:
     def doing(self, text: str) -> None:
         """What runs now."""
 
+    def more(self, steps: int) -> None:
+        """Runs that are to come again."""
+
     def step(self, text: str, left_s: float | None = None) -> None:
         """One run is over."""
 

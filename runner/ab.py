@@ -102,7 +102,8 @@ def start_plan(
     store_plan(plan, directory)
     begun(directory)
     with Journal(directory) as journal:
-        return _run(plan, directory, journal, executor or LocalExecutor(machine), watch)
+        runs = needs.count_runs(suite, cells)
+        return _run(plan, directory, journal, executor or LocalExecutor(machine), watch, runs)
 
 
 def go_on(
@@ -122,7 +123,7 @@ def go_on(
     """
     directory = find_run(ref, root)
     plan = load_plan(directory)
-    _, cells = plan.resolve()
+    suite, cells = plan.resolve()
     machine = fingerprint()
     begun(directory)
     with Journal(directory) as journal:
@@ -131,7 +132,8 @@ def go_on(
         if not anyway:
             resume.refuse_changes(changes, directory)
         _note_resume(journal, plan, changes)
-        return _run(plan, directory, journal, executor or LocalExecutor(machine), watch)
+        left = needs.count_runs(suite, cells) - needs.count_done(state)
+        return _run(plan, directory, journal, executor or LocalExecutor(machine), watch, left)
 
 
 def _note_resume(journal: Journal, plan: Plan, changes: list[str]) -> None:
@@ -152,10 +154,14 @@ def _note_resume(journal: Journal, plan: Plan, changes: list[str]) -> None:
 
 
 def _run(
-    plan: Plan, directory: Path, journal: Journal, executor: Executor, watch: MakeWatcher
+    plan: Plan,
+    directory: Path,
+    journal: Journal,
+    executor: Executor,
+    watch: MakeWatcher,
+    runs: int,
 ) -> Finished:
-    suite, cells = plan.resolve()
-    with watch(suite.name, needs.count_runs(suite, cells)) as watcher:
+    with watch(plan.resolve()[0].name, runs) as watcher:
         experiment = Experiment(plan, directory, journal, executor, watcher)
         return Finished(directory, experiment.run())
 
@@ -164,6 +170,9 @@ class _Silence:
     """A watcher that shows nothing."""
 
     def doing(self, text: str) -> None:
+        """Nothing."""
+
+    def more(self, steps: int) -> None:
         """Nothing."""
 
     def step(self, text: str, left_s: float | None = None) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import lzma
 import math
+import struct
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
@@ -81,6 +84,19 @@ def _files(directory: Path) -> Iterator[Path]:
         yield from sorted((directory / folder).glob("*.json"))
 
 
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    RuntimeError,  # said to be encrypted, or packed in a way that is not implemented
+    ValueError,  # a name or an offset that cannot be
+    struct.error,
+)
+"""What reading a zip file raises when a byte of it is another one."""
+
+
 def verify_bundle(path: Path) -> Verified:
     """Judge a bundle from its raw runs alone, offline.
 
@@ -93,7 +109,7 @@ def verify_bundle(path: Path) -> Verified:
                 _unpack(archive, directory, path)
         except OSError as error:
             raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
+        except _DAMAGE as error:
             raise UsageError(f"{path}: not a bundle: {error}") from error
         claimed = load_summary(directory)
         found = judge_again(directory)

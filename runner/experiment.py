@@ -36,6 +36,9 @@ class Watcher(Protocol):
     def doing(self, text: str) -> None:
         """What runs now."""
 
+    def more(self, steps: int) -> None:
+        """That many finished runs do not count and are run again."""
+
     def step(self, text: str, left_s: float | None = None) -> None:
         """One run is over; about ``left_s`` seconds are left."""
 
@@ -176,7 +179,7 @@ class Experiment:
         again = []
         for job, reason in lost:
             if self.state.cells[job.cell].attempt(job.block) is not None:
-                self._void(job.cell, job.block, job.attempt, reason)
+                self._repeat(job, reason)
             again.append(msgspec.structs.replace(job, attempt=job.attempt + 1))
         finished = {(job.cell, job.block) for job in jobs} - {(j.cell, j.block) for j, _ in lost}
         again += [
@@ -198,8 +201,15 @@ class Experiment:
         )
         if repeats >= self.suite.environment.repeats:
             return False
-        self._void(job.cell, job.block, job.attempt, f"telemetry: {latest.violations[0]}")
+        self._repeat(job, f"telemetry: {latest.violations[0]}")
         return True
+
+    def _repeat(self, job: BlockJob, reason: str) -> None:
+        """What the block's latest attempt has measured does not count; it is to come again."""
+        latest = self.state.cells[job.cell].attempt(job.block)
+        assert latest is not None
+        self._void(job.cell, job.block, job.attempt, reason)
+        self.watcher.more(len(latest.runs))
 
     def _job(self, cell: Cell, block: int, attempt: int) -> BlockJob:
         names = [arm.name for arm in cell.arms]

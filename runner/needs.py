@@ -12,6 +12,7 @@ from kvbench.errors import UsageError
 from kvbench.report.words import duration, size
 from kvbench.spec import Cell, Suite
 from runner.rehearsal import Rehearsed
+from runner.state import State
 
 BYTES_PER_RUN = 8 << 10
 """A journal line, a side file's share and the reports."""
@@ -38,6 +39,16 @@ class Needs(NamedTuple):
 def count_runs(suite: Suite, cells: Sequence[Cell]) -> int:
     """Timed runs when no look stops early and no block is repeated."""
     return len(cells) * suite.total_blocks * 2 * len(suite.arms)
+
+
+def count_done(state: State) -> int:
+    """Timed runs in complete blocks."""
+    return sum(
+        2 * len(cell.arms)
+        for cell in state.cells.values()
+        for block in cell.attempts
+        if cell.is_complete(block)
+    )
 
 
 def disk_bytes(suite: Suite, cells: Sequence[Cell]) -> int:

@@ -103,12 +103,18 @@ def rounds(cells: int, blocks: int) -> Iterator[tuple[int, list[int]]]:
 def suite_differences(
     before: Mapping[str, Any], after: Mapping[str, Any], prefix: str = ""
 ) -> list[str]:
-    """Keys whose values differ between two suites in plain data."""
+    """Keys whose values differ between two suites in plain data, as a refusal names them."""
     names: list[str] = []
     for key in sorted({*before, *after}):
-        old, new = before.get(key), after.get(key)
-        if isinstance(old, Mapping) and isinstance(new, Mapping):
-            names += suite_differences(old, new, f"{prefix}{key}.")
-        elif old != new:
-            names.append(f"{prefix}{key}")
+        names += _differences(before.get(key), after.get(key), f"{prefix}{key}")
     return names
+
+
+def _differences(old: Any, new: Any, name: str) -> list[str]:
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        return suite_differences(old, new, f"{name}.")
+    tables = [isinstance(each, list | tuple) for each in (old, new)]
+    if all(tables) and len(old) == len(new) and any(isinstance(each, Mapping) for each in old):
+        pairs = enumerate(zip(old, new, strict=True))
+        return [found for at, two in pairs for found in _differences(*two, f"{name}[{at}]")]
+    return [name] if old != new else []

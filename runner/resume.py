@@ -7,6 +7,7 @@ from typing import Any
 
 from kvbench.environment.comparable import MUST_MATCH_ON_RESUME, differences
 from kvbench.errors import UsageError
+from kvbench.report.differences import listed
 from kvbench.spec import Cell, load_suite
 from runner import receipt
 from runner.plan import Plan, plain, suite_differences
@@ -71,8 +72,7 @@ def _suite_changes(plan: Plan, suite_ref: str | None) -> list[str]:
 def refuse_changes(changes: list[str], directory: Path) -> None:
     """Raise ``UsageError`` that names what changed."""
     if changes:
-        more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
         raise UsageError(
-            f"{directory}: cannot go on, it is not the same experiment: {changes[0]}{more}; "
+            f"{directory}: cannot go on, it is not the same experiment: {listed(changes, 4)}; "
             "start a new one, or insist with --resume-anyway"
         )

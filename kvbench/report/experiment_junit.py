@@ -1,4 +1,8 @@
-"""JUnit XML of an experiment: a suite per cell; the gate and each comparison are its cases."""
+"""JUnit XML of an experiment: a suite per cell; the gate and each comparison are its cases.
+
+A comparison's time is what all runs of its two arms decoded for, in seconds; a suite's is the
+gate's and every run's, so that a baseline with several comparisons is counted once.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,7 @@ def render_junit(summary: Summary) -> str:
         totals = [a + b for a, b in zip(totals, counts, strict=True)]
     for key, value in zip(("tests", "failures", "skipped"), totals, strict=True):
         root.set(key, str(value))
+    root.set("time", f"{sum(map(_seconds, summary.cells)):.3f}")
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -33,7 +38,21 @@ def _cell(root: ElementTree.Element, summary: Summary, cell: CellSummary) -> lis
     counts = [len(cases), failures, skipped]
     for key, value in zip(("tests", "failures", "skipped"), counts, strict=True):
         suite.set(key, str(value))
+    suite.set("time", f"{_seconds(cell):.3f}")
     return counts
+
+
+def _seconds(cell: CellSummary) -> float:
+    return cell.gate.seconds + _decoded(cell, {arm.name for arm in cell.arms})
+
+
+def _decoded(cell: CellSummary, arms: set[str]) -> float:
+    tokens = {arm.name: arm.tokens or 0 for arm in cell.arms}
+    return sum(
+        tokens[run.arm] / run.tok_s
+        for run in cell.runs
+        if run.arm in arms and run.tok_s is not None
+    )
 
 
 def _case(suite: ElementTree.Element, name: str, seconds: float) -> ElementTree.Element:
@@ -60,7 +79,8 @@ def _gate(suite: ElementTree.Element, cell: CellSummary) -> ElementTree.Element:
 def _comparison(
     suite: ElementTree.Element, summary: Summary, cell: CellSummary, comparison: Comparison
 ) -> ElementTree.Element:
-    case = _case(suite, f"{comparison.arm} against {comparison.baseline}", 0.0)
+    seconds = _decoded(cell, {comparison.arm, comparison.baseline})
+    case = _case(suite, f"{comparison.arm} against {comparison.baseline}", seconds)
     said = _text(sentence(comparison, summary.delta))
     unmet = summary.requirement_met is False
     if comparison.verdict is Verdict.INVALID:

@@ -146,8 +146,10 @@ def _runs(summary: Summary) -> str:
             number(run.tok_s, 6),
             plain("; ".join(_flags(run.counted, run.outlier, run.failure, run.violations))),
         ]
-        for cell in summary.cells
-        for run in cell.runs
+        for run, cell in sorted(
+            ((run, cell) for cell in summary.cells for run in cell.runs),
+            key=lambda each: each[0].order,
+        )
     ]
     headings = ["run", "cell", "block", "pass", "arm", "tok/s", "remarks"]
     return table(headings, rows, right=(0, 2, 3, 5))

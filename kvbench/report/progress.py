@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 class Progress:
     """Steps of known number, each of which may take a while; more may turn out to be needed.
 
-    ``doing`` says what runs now, ``step`` that it is over, ``note`` leaves a line for good. Time
-    left is ``left_s`` where the caller knows it, else extrapolated from the steps so far.
+    ``doing`` says what runs now, ``step`` that it is over, ``more`` that steps are added, ``note``
+    leaves a line for good. Time left is ``left_s`` where the caller knows it, else extrapolated
+    from the steps so far.
     """
 
     def __init__(self, title: str, steps: int) -> None:
@@ -44,6 +45,12 @@ class Progress:
         """Show what is running now; elsewhere than on a terminal nothing is printed."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, description=f"{self.title}: {visible(text)}")
+
+    def more(self, steps: int) -> None:
+        """That many steps have to be done again, or turned out to be needed."""
+        self.steps += steps
+        if self._bar is not None and self._task is not None:
+            self._bar.update(self._task, total=self.steps)
 
     def step(self, text: str, left_s: float | None = None) -> None:
         """One step is over; ``text`` says with what result."""

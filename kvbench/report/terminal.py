@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kvbench.records import ArmSummary, CellSummary, Comparison, Summary, Verdict
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 WIDTH = 80
+
+_FIGURES = (("tok/s", 6), ("pass 1", 6), ("pass 2", 6), ("gain", 7), ("95% interval", 18))
+"""Headings and the least columns of each."""
 
 STYLES = {
     Verdict.FASTER: "bold green",
@@ -73,22 +77,34 @@ def _exactness(summary: Summary) -> Text:
 def _print_cells(summary: Summary, out: Console) -> None:
     from rich.text import Text
 
+    widths = _widths(summary)
     for position, cell in enumerate(summary.cells):
         if len(summary.cells) > 1:
             out.print(Text(f"\n{visible(cell.name)}" if position else visible(cell.name), "bold"))
-        out.print(_table(cell, headings=position == 0))
+        out.print(_table(cell, widths, headings=position == 0))
 
 
-def _table(cell: CellSummary, headings: bool) -> Table:
-    """One cell's arms. Widths are fixed, so that the tables of several cells line up."""
+def _widths(summary: Summary) -> list[int]:
+    """Columns of each figure, the same in every cell's table so that they line up."""
+    widths = [width for _, width in _FIGURES]
+    for cell in summary.cells:
+        speeds = [(*_speeds(arm), "", "") for arm in cell.arms]
+        gains = [("", "", "", percent(c.ratio), interval(c.ci95)) for c in cell.comparisons]
+        for row in speeds + gains:
+            for column, text in enumerate(row):
+                widths[column] = max(widths[column], len(text))
+    return widths
+
+
+def _table(cell: CellSummary, widths: Sequence[int], headings: bool) -> Table:
+    """One cell's arms."""
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False, show_header=headings, width=WIDTH)
     table.add_column("arm", ratio=1, overflow="fold")
-    for heading, width in (("tok/s", 6), ("pass 1", 6), ("pass 2", 6), ("gain", 7)):
+    for (heading, _), width in zip(_FIGURES, widths, strict=True):
         table.add_column(heading, justify="right", width=width, overflow="fold")
-    table.add_column("95% interval", justify="right", width=18, overflow="fold")
     table.add_column("verdict", width=14)
     compared = {comparison.arm: comparison for comparison in cell.comparisons}
     for arm in cell.arms:
@@ -98,7 +114,12 @@ def _table(cell: CellSummary, headings: bool) -> Table:
 
 def _speeds(arm: ArmSummary) -> tuple[str, str, str]:
     first, second = arm.tok_s_passes
-    return number(arm.tok_s), number(first), number(second)
+    return _speed(arm.tok_s), _speed(first), _speed(second)
+
+
+def _speed(value: float | None) -> str:
+    """Millions with their letter: a simulated device reaches them, and columns are few."""
+    return f"{number(value / 1e6)}M" if value is not None and value >= 999_950 else number(value)
 
 
 def _judged(comparison: Comparison | None) -> tuple[str | Text, ...]:
@@ -114,6 +135,10 @@ def _judged(comparison: Comparison | None) -> tuple[str | Text, ...]:
     )
 
 
+def _whose(comparison: Comparison, cell: CellSummary) -> str:
+    return f"{visible(comparison.arm)}: " if len(cell.comparisons) > 1 else ""
+
+
 def _remarks(summary: Summary) -> list[tuple[str, str]]:
     lines = []
     for cell in summary.cells:
@@ -121,7 +146,7 @@ def _remarks(summary: Summary) -> list[tuple[str, str]]:
         if cell.gate.outcome != "passed":
             lines.append((f"{where}gate {cell.gate.outcome}: {visible(cell.gate.message)}", "red"))
         lines += [
-            (f"{where}{visible(comparison.reason)}", "")
+            (f"{where}{_whose(comparison, cell)}{visible(comparison.reason)}", "")
             for comparison in cell.comparisons
             if comparison.verdict in (Verdict.INVALID, Verdict.INCONCLUSIVE)
         ]

@@ -15,7 +15,7 @@ from kvbench.choices import with_choices
 from kvbench.errors import UsageError
 from kvbench.spec.cells import Cell, expand
 from kvbench.spec.check import check_suite
-from kvbench.spec.suite import Suite
+from kvbench.spec.suite import SUITE_VERSION, Suite
 
 MAX_SUITE_BYTES = 1 << 20
 
@@ -71,12 +71,20 @@ def suite_from_builtins(raw: dict[str, Any], source: str) -> tuple[Suite, tuple[
             raise UsageError(f"{source}: grid.exclude: write [[exclude]] tables at the top level")
         raw["grid"] = _flat(grid)
     _require_finite(raw, "", source)
+    _require_version(raw, source)
     try:
         suite = msgspec.convert(raw, Suite)
     except msgspec.ValidationError as error:
         raise UsageError(f"{source}: {_explain(with_choices(str(error), Suite))}") from error
     check_suite(suite, source)
     return suite, expand(suite, source)
+
+
+def _require_version(raw: dict[str, Any], source: str) -> None:
+    """Refuse another version before its keys are looked at: they are that version's own."""
+    given = raw.get("schema", SUITE_VERSION)
+    if type(given) is int and given != SUITE_VERSION:
+        raise UsageError(f"{source}: schema: {given}; this kvbench reads {SUITE_VERSION}")
 
 
 def _require_finite(value: Any, key: str, source: str) -> None:

@@ -19,7 +19,16 @@ from kvbench.report.markdown import code, plain, render_markdown
 from kvbench.report.page import render_html
 from kvbench.report.progress import Progress
 from kvbench.report.terminal import console, print_summary
-from kvbench.report.words import duration, headline, number, percent, sentence, size, visible
+from kvbench.report.words import (
+    duration,
+    headline,
+    interval,
+    number,
+    percent,
+    sentence,
+    size,
+    visible,
+)
 from tests.report import samples
 
 
@@ -78,6 +87,19 @@ def test_terminal_of_many_cells_keeps_to_80_columns() -> None:
     assert max(cell_len(line.rstrip()) for line in text.splitlines()) <= 80
 
 
+@pytest.mark.parametrize("speed", [99_999.0, 123_456.0, 999_999.0, 1_234_567.0, 98_765_432.0])
+@pytest.mark.parametrize("ratio", [0.001, 1.1, 13.5, 987.0])
+def test_no_figure_is_broken_at_80_columns(speed: float, ratio: float) -> None:
+    arms = [samples.arm("base", speed), samples.arm("new", speed * ratio)]
+    told = samples.comparison("new", ratio, Verdict.FASTER)
+    cell = msgspec.structs.replace(samples.cell("fast", 1.1), arms=tuple(arms), comparisons=(told,))
+    lines = drawn(samples.summary(cell)).splitlines()
+    assert max(map(len, lines)) <= 80
+    table = next(number for number, line in enumerate(lines) if line.startswith("arm "))
+    assert [line.split()[0] for line in lines[table + 1 : table + 3]] == ["base", "new"]
+    assert interval(told.ci95) in lines[table + 2] and "FASTER" in lines[table + 2]
+
+
 def test_no_colour_without_a_terminal_or_with_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "\x1b" not in drawn(samples.summary())
     coloured = drawn(samples.summary(), force_terminal=True, color_system="standard")
@@ -118,6 +140,20 @@ def test_markdown_tables_keep_their_shape() -> None:
         for block in re.findall(r"(?:^\|.*\n?)+", text, flags=re.MULTILINE):
             counts = {len(re.findall(r"(?<!\\)\|", row)) for row in block.splitlines()}
             assert len(counts) == 1, block
+
+
+def test_markdown_lists_the_runs_of_all_cells_in_the_order_they_were_made() -> None:
+    two = samples.cell("a"), samples.cell("b")
+    mixed = [
+        msgspec.structs.replace(
+            cell,
+            runs=tuple(msgspec.structs.replace(r, order=2 * r.order + at) for r in cell.runs),
+        )
+        for at, cell in enumerate(two)
+    ]
+    text = render_markdown(samples.summary(*mixed))
+    places = re.findall(r"^\| (\d+) \| `[ab]` \|", text, flags=re.MULTILINE)
+    assert [int(place) for place in places] == list(range(1, len(places) + 1)) and places
 
 
 @given(st.text(st.characters(exclude_categories=[])))
@@ -192,3 +228,14 @@ def test_progress_without_a_terminal_is_one_line_a_step(
         "a run was␛[2J repeated",
         "[2/2] pipelined 31.0 tok/s",
     ]
+
+
+def test_progress_counts_steps_that_come_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress("smoke", 2) as progress:
+        progress.step("one")
+        progress.step("another", left_s=0)
+        progress.more(2)
+        progress.step("one", left_s=0)
+        progress.step("another", left_s=0)
+    said = [line.split()[0] for line in capsys.readouterr().err.splitlines()]
+    assert said == ["[1/2]", "[2/2]", "[3/4]", "[4/4]"]

@@ -21,9 +21,14 @@ class Told:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
+        self.total = 0
+        """Runs that are known to be needed."""
 
     def doing(self, text: str) -> None:
         pass
+
+    def more(self, steps: int) -> None:
+        self.total += steps
 
     def step(self, text: str, left_s: float | None = None) -> None:
         self.lines.append(text)
@@ -32,7 +37,8 @@ class Told:
         self.lines.append(text)
 
     @contextlib.contextmanager
-    def watch(self, _title: str, _steps: int) -> Iterator[Told]:
+    def watch(self, _title: str, steps: int) -> Iterator[Told]:
+        self.total += steps
         yield self
 
 

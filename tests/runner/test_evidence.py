@@ -122,6 +122,25 @@ def test_bundles_that_are_none(
     assert not (tmp_path.parent / "evil").exists()
 
 
+@pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
+def test_no_byte_of_a_bundle_can_break_its_judge(
+    stored: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flip: int
+) -> None:
+    """A changed byte is refused in one line, or is one of the container's and changes no file."""
+    (stored / "report.html").write_text("short")
+    (stored / "report.md").write_text("short")
+    whole = write_bundle(stored, tmp_path / "x.zip").read_bytes()
+    claimed = load_summary(stored)
+    monkeypatch.setattr("runner.bundle.judge_again", lambda _: claimed)
+    damaged = tmp_path / "damaged.zip"
+    for at in range(flip % 7, len(whole), 7):
+        damaged.write_bytes(whole[:at] + bytes([whole[at] ^ flip]) + whole[at + 1 :])
+        try:
+            assert verify_bundle(damaged).claimed == claimed
+        except UsageError as error:
+            assert "\n" not in str(error)
+
+
 def test_a_changed_byte_or_no_zip_is_refused(stored: Path, tmp_path: Path) -> None:
     bundle = write_bundle(stored, tmp_path / "x.zip")
     with zipfile.ZipFile(bundle) as archive:
@@ -308,6 +327,12 @@ def hostile(summary: Summary) -> Summary:
 def test_junit_counts_and_survives_hostile_text(stored: Path) -> None:
     root = ElementTree.fromstring(render_junit(load_summary(stored)).encode())
     assert root.attrib["tests"] == "4" and root.attrib["failures"] == "0"
+    for suite in root.iter("testsuite"):
+        gate, compared = (float(case.attrib["time"]) for case in suite.iter("testcase"))
+        assert compared > 0
+        assert float(suite.attrib["time"]) == pytest.approx(gate + compared, abs=0.002)
+    each = [float(suite.attrib["time"]) for suite in root.iter("testsuite")]
+    assert float(root.attrib["time"]) == pytest.approx(sum(each), abs=0.002)
     bad = ElementTree.fromstring(render_junit(hostile(load_summary(stored))).encode())
     assert bad.attrib["failures"] == "1"
     unmet = msgspec.structs.replace(

@@ -150,6 +150,7 @@ def test_breaking_a_limit_repeats_the_block_then_makes_it_invalid(
         (1, True)
     ] * 4
     assert any(warning.code == "repeated-block" for warning in cell.warnings)
+    assert told.total == len(cell.runs), "each repeated block was added to the runs to come"
 
 
 @pytest.mark.parametrize(

@@ -232,6 +232,7 @@ def test_a_second_runner_is_refused(tmp_path: Path, stored: Path) -> None:
     [
         ("suite", "suite: workload.generate"),
         ("suite, not named again", "suite: workload.generate"),
+        ("suite, an arm", "suite: arms[0].settings.token, suite: workload.generate"),
         ("program", "arm a in main: program_sha256"),
         ("machine", "environment: machine.cpu: 'another' before"),
     ],
@@ -240,7 +241,10 @@ def test_resume_refuses_what_changed_and_names_the_field(
     tmp_path: Path, stored: Path, change: str, said: str
 ) -> None:
     suite = tmp_path / "syn.toml"
-    if change.startswith("suite"):
+    if change.startswith("suite, an arm"):
+        text = suite.read_text().replace("settings = {  }", "settings = { token = 7 }", 1)
+        suite.write_text(text.replace("generate = 4", "generate = 5"))
+    elif change.startswith("suite"):
         suite.write_text(suite.read_text().replace("generate = 4", "generate = 5"))
     else:
         rewrite_environments(stored, change)

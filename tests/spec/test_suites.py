@@ -54,6 +54,8 @@ def test_defaults() -> None:
     ("old", "new", "said"),
     [
         ("schema = 1", "schema = 2", "schema: 2; this kvbench reads 1"),
+        ("schema = 1", "schema = 99\nof_that_version = 1", "schema: 99; this kvbench reads 1"),
+        ("schema = 1", "schema = true", "schema: expected `int`, got `bool`"),
         ("schema = 1", "", "schema: missing"),
         ("schema = 1", "schema = ", "not TOML: "),
         ('baseline = "a"', 'baseline = "c"', "baseline: 'c' is no arm; arms are a, b"),
@@ -94,6 +96,10 @@ def test_defaults() -> None:
 def test_refusals_name_key_and_reason(old: str, new: str, said: str) -> None:
     assert old in BASE
     assert refusal(BASE.replace(old, new, 1)).startswith(said)
+
+
+def test_another_version_is_named_before_what_it_lacks_here() -> None:
+    assert refusal("schema = 99") == "schema: 99; this kvbench reads 1"
 
 
 def with_grid(exclude: str = "") -> str:
