@@ -111,8 +111,8 @@ def suite_differences(
 
 
 def _differences(old: Any, new: Any, name: str) -> list[str]:
-    if isinstance(old, Mapping) and isinstance(new, Mapping):
-        return suite_differences(old, new, f"{name}.")
+    if {type(old), type(new)} <= {dict, type(None)} and old != new:
+        return suite_differences(old or {}, new or {}, f"{name}.") or [name]
     tables = [isinstance(each, list | tuple) for each in (old, new)]
     if all(tables) and len(old) == len(new) and any(isinstance(each, Mapping) for each in old):
         pairs = enumerate(zip(old, new, strict=True))
