@@ -21,6 +21,7 @@ from gates.exact import CellOptions, gate_cell
 from gates.registry import GateOptions, load, names
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Task
+from kvbench.errors import UsageError
 from kvbench.records import Summary
 from kvbench.records.gate import Check, Divergence, GateReport
 from kvbench.report.gates import gate_lines
@@ -79,16 +80,21 @@ def gate(
     """Run gates by name (all default ones without arguments), or gate suites' own arms.
 
     ``must_fail`` (``ARM`` or ``ARM:KEY=VALUE``) is the negative control of the suites. Nothing is
-    raised for a mismatch: see ``GateReport.outcome``.
+    raised for a mismatch: see ``GateReport.outcome``. Raises UsageError for an option, or a
+    control, that one of ``wanted`` does not know.
     """
-    from runner.suite_gate import KnownBad, gate_suite
+    from runner.suite_gate import KnownBad, cells_under, gate_suite
 
+    options = options or GateOptions()
     reports = []
     for one in wanted or names(default_only=True):
         if isinstance(one, str) and one in names():
-            reports.append(load(one)(options or GateOptions()))
+            if must_fail is not None:
+                raise UsageError(f"must_fail goes with a suite; gate {one} has options.inject")
+            reports.append(load(one)(options))
             continue
         suite, cells = _load(one)
+        cells = cells_under(options, cells)
         bad = KnownBad.parse(must_fail) if must_fail is not None else None
         reports += gate_suite(suite, cells, must_fail=bad, progress=progress)
     return reports

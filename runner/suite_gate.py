@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +11,18 @@ from typing import Any
 import msgspec
 
 from gates.exact import CellOptions, gate_cell
+from gates.registry import GateOptions
 from kvbench.engines.arm import REFERENCE, Arm
 from kvbench.engines.supervisor import Timeouts
 from kvbench.errors import SettingError, UsageError
 from kvbench.records.gate import GateReport
-from kvbench.spec import Cell, Link, LinkSpec, Suite
+from kvbench.spec import CONVERSATIONS, Cell, Link, LinkSpec, Suite
 from runner.tasks import arms_of, task_of
+
+GATE_ONLY = ("inject", "settings", "seed", "timeout_s")
+"""Options that a suite's gate has no use for."""
+
+_NEXT_CHANGE = re.compile(r":(?=\w+=)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +34,13 @@ class KnownBad:
 
     @classmethod
     def parse(cls, text: str) -> KnownBad:
-        """``ARM`` or ``ARM:KEY=VALUE[:KEY=VALUE]`` with values in JSON, or as plain text."""
-        arm, *changes = text.split(":")
+        """``ARM`` or ``ARM:KEY=VALUE[:KEY=VALUE]`` with values in JSON, or as plain text.
+
+        A value may hold colons (a URL does): only one before ``KEY=`` starts another change.
+        """
+        arm, *given = text.split(":", maxsplit=1)
         found: dict[str, Any] = {}
-        for change in changes:
+        for change in _NEXT_CHANGE.split(given[0]) if given else ():
             key, equals, value = change.partition("=")
             if not key or not equals:
                 raise SettingError("must-fail", text, "ARM or ARM:KEY=VALUE", "option")
@@ -48,6 +59,24 @@ class KnownBad:
         arm = arms[self.arm]
         settings = {**arm.settings, **self.changes}
         return msgspec.structs.replace(arm, name=f"{arm.name}-known-bad", settings=settings)
+
+
+def cells_under(options: GateOptions, cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    """The cells on the model that ``options`` name.
+
+    Raises UsageError for options that only a named gate knows: ignored, a planted fault would
+    leave a suite's gate passing.
+    """
+    usual = GateOptions()
+    given = [name for name in GATE_ONLY if getattr(options, name) != getattr(usual, name)]
+    if given:
+        raise UsageError(
+            f"{', '.join(given)}: only for a named gate; a suite states its own settings and "
+            "time limits, and takes --must-fail"
+        )
+    if not options.model:
+        return cells
+    return tuple(dataclasses.replace(cell, model=options.model) for cell in cells)
 
 
 def gate_suite(
@@ -89,7 +118,7 @@ def _gate(
             budget_s=suite.timeouts.gate_s,
             bytes_may_differ=suite.bytes_may_differ,
             control_every_arm=foreign,
-            serial=cell.workload.sequences > 1,
+            serial=cell.workload.sequences > 1 and cell.workload.kind != CONVERSATIONS,
             tolerance=suite.tolerance,
             must_fail=bad,
             progress=progress,

@@ -11,12 +11,15 @@ from kvbench.decoder.faults import DelayHooks
 from kvbench.decoder.model import Model, open_model
 from kvbench.decoder.session import DecodeRun, DecodeTask, run_task
 from kvbench.decoder.settings import parse
+from kvbench.decoder.waits import SITES
 from kvbench.device.failed_designs import CONTEXTS
 from kvbench.errors import SettingError, UsageError
 
 MODEL = "synthetic:tiny,layers=4,shallow=2,agree=60"
 SHALLOW = "layers:2"
 GENERATE, WARMUP = 12, 2
+WAITS = (*(site.name for site in SITES), "read")
+"""Where ``elided_at`` can leave a wait out; ``read`` is quiet's."""
 
 
 class Elided(DelayHooks):
@@ -55,6 +58,8 @@ def planted(options: GateOptions) -> Planted:
                 raise SettingError("mark", value, "one of " + ", ".join(CONTEXTS), "--inject")
             settings["mark"] = value
         elif name == "elided_at":
+            if value not in WAITS:
+                raise SettingError("elided_at", value, "one of " + ", ".join(WAITS), "--inject")
             site = value
         else:
             settings["faults"] = [*settings.get("faults", ()), item]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +101,10 @@ def command(
     )
     if junit is not None:
         _require_writable(junit)
-    chosen = [(n, _runner(n, must_fail, options)) for n in names or all_names(default_only=True)]
+    chosen = [
+        (name, _runner(name, must_fail, options, explain=explain))
+        for name in names or all_names(default_only=True)
+    ]
     reports: list[GateReport] = []
     for name, run in chosen:
         click.echo(f"gate {name}", err=True)
@@ -122,7 +124,7 @@ def command(
 
 
 def _runner(
-    name: str, must_fail: str | None, options: GateOptions
+    name: str, must_fail: str | None, options: GateOptions, *, explain: bool
 ) -> Callable[[], list[GateReport]]:
     """A gate by name, or the gate of a suite's own arms. Refuses unusable ones before any runs."""
     from gates.registry import load
@@ -130,11 +132,12 @@ def _runner(
     from kvbench.spec import load_suite, suite_names
 
     if name not in all_names() and (name in suite_names() or "/" in name or "." in name):
-        from runner.suite_gate import KnownBad, gate_suite
+        from runner.suite_gate import KnownBad, cells_under, gate_suite
 
         suite, cells = load_suite(name)
-        if options.model:
-            cells = tuple(dataclasses.replace(cell, model=options.model) for cell in cells)
+        cells = cells_under(options, cells)
+        if explain:
+            raise click.UsageError("--explain goes with the scenarios of a gate, not with a SUITE")
         bad = KnownBad.parse(must_fail) if must_fail is not None else None
         return lambda: gate_suite(suite, cells, must_fail=bad, progress=options.progress)
     gate = load(name)

@@ -152,7 +152,8 @@ class OpenAI:
             raise EngineFailure(
                 "reused-prompt",
                 f"sequence {number}: {cached:.0f} of its tokens came from a cache; turn prefix "
-                "caching off, set flush, or declare it",
+                "caching off (llama.cpp: extra_body = { cache_prompt = false }), set flush, "
+                "or declare it",
             )
         return stream
 

@@ -32,8 +32,11 @@ class Target:
         if parts.username or parts.password or parts.query or parts.fragment:
             allowed = "a URL without credentials, query or fragment (see api_key_env, api_key_file)"
             raise SettingError(name, redact_url(url), allowed)
+        prefix = parts.path.rstrip("/")
+        if prefix.endswith("/v1"):
+            raise SettingError(name, redact_url(url), "the server's URL up to, not including, /v1")
         tls = parts.scheme == "https"
-        return cls(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+        return cls(parts.hostname, port or (443 if tls else 80), tls, prefix)
 
     @property
     def authority(self) -> str:

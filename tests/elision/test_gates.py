@@ -93,3 +93,9 @@ def test_speculation_gate_passes_and_catches_a_dropped_wait(
 def test_an_unknown_design_is_refused_in_one_line() -> None:
     with pytest.raises(SettingError, match="one of queue, submit_sites"):
         arms.planted(GateOptions(inject=("mark=flag",)))
+
+
+def test_a_wait_that_is_nowhere_cannot_be_left_out_s6() -> None:
+    """Accepted, it would be a fault planted nowhere, and the gate would pass."""
+    with pytest.raises(SettingError, match=r"one of decode\.enter, .*, read"):
+        arms.planted(GateOptions(inject=("elided_at=get.logit",)))

@@ -14,7 +14,7 @@ def say(kind, /, **fields):
 def decode(prompt, generate, teacher, salt):
     """Generated ids and, per position, (best id, its logit, second id, its logit)."""
     state, tokens, top2 = salt, [], []
-    for token in prompt:
+    for token in prompt.encode() if isinstance(prompt, str) else prompt:
         state = (state * 31 + token) % 1_000_003
     for position in range(generate):
         best, second = state % 1000, state // 7 % 1000

@@ -151,8 +151,15 @@ def test_a_bad_url_is_refused_without_showing_secrets(url: str) -> None:
 
 
 def test_urls() -> None:
-    assert Target.parse("https://h/v1/") == Target("h", 443, True, "/v1")
+    assert Target.parse("https://h/base/") == Target("h", 443, True, "/base")
     assert Target.parse("http://[::1]:8080").authority == "[::1]:8080"
+
+
+@pytest.mark.parametrize("url", ["http://h/v1", "http://h/v1/", "https://h/base/v1"])
+def test_a_url_ends_before_its_v1(url: str) -> None:
+    """The paths below it are added; twice, a server would only seem to have no models."""
+    with pytest.raises(SettingError, match="not including, /v1"):
+        Target.parse(url)
 
 
 def test_api_keys(tmp_path: Path) -> None:

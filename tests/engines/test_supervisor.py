@@ -44,6 +44,13 @@ def test_one_run_of_the_documented_example(example: Arm, task: Task) -> None:
     assert set(run.phases) == {"hello", "prepare", "run", "bye"}
 
 
+def test_the_documented_example_takes_text_too(example: Arm) -> None:
+    """Where a suite's model is ``none`` prompts are text."""
+    run = run_once(example, Task(prompts=["ab", "c"], generate=8), QUICK)
+    assert isinstance(run.outcome, Reply), run
+    assert run.outcome.result.tokens == 16
+
+
 def test_several_tasks_in_one_process(example: Arm, task: Task) -> None:
     with ArmSession(example, QUICK) as session:
         session.prepare()

@@ -17,11 +17,15 @@ import kvbench
 from gates.exact import CellOptions, gate_cell
 from gates.exact.effective import setting_notes
 from gates.exact.forced import divergence
+from gates.registry import GateOptions
 from kvbench.cli import main
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Task
-from kvbench.errors import KvbenchError
+from kvbench.errors import KvbenchError, UsageError
+from kvbench.records.gate import GateReport
 from kvbench.spec import Tolerance
+from runner import suite_gate
+from runner.suite_gate import KnownBad
 
 FAULTY = [sys.executable, "-I", str(Path(__file__).parent / "faulty_arm.py")]
 MakeArm = Callable[..., Arm]
@@ -65,6 +69,56 @@ def test_an_unusable_control_is_refused(tmp_path: Path, control: str) -> None:
 
 def test_a_control_needs_a_suite() -> None:
     assert main(["gate", "single", "--must-fail", "x"]) == 2
+    with pytest.raises(UsageError, match="must_fail"):
+        kvbench.gate("single", must_fail="x")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--inject", "x"], ["--set", "a=1"], ["--seed", "2"], ["--timeout", "9"], ["--explain"]],
+    ids=lambda given: given[0],
+)
+def test_a_suite_refuses_what_only_a_gate_knows(tmp_path: Path, given: list[str]) -> None:
+    """Ignored, a fault would be planted nowhere and the gate would pass."""
+    assert main(["gate", suite(tmp_path, same={}), *given]) == 2
+
+
+def test_the_python_face_refuses_it_too(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="inject, seed: only for a named gate"):
+        kvbench.gate(suite(tmp_path, same={}), options=GateOptions(inject=("x",), seed=2))
+
+
+def test_a_control_may_be_another_server() -> None:
+    bad = KnownBad.parse('b:url=http://127.0.0.1:8001/x:args=["-c", "a:b"]:n=2')
+    assert bad.arm == "b"
+    assert bad.changes == {"url": "http://127.0.0.1:8001/x", "args": ["-c", "a:b"], "n": 2}
+
+
+def test_conversations_have_no_serial_counterpart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are had one after another; clients of other workloads ask at once."""
+    asked: dict[str, bool] = {}
+
+    def seen(_b: Arm, _a: list[Arm], tasks: list[Task], options: CellOptions) -> GateReport:
+        asked[tasks[0].name] = options.serial
+        return GateReport(gate="s", checks=())
+
+    monkeypatch.setattr(suite_gate, "gate_cell", seen)
+    monkeypatch.setattr(
+        suite_gate,
+        "task_of",
+        lambda cell: Task(prompts=[[1], [2]], generate=4, name=cell.workload.kind),
+    )
+    for kind in ("conversations", "prose"):
+        raw: dict[str, Any] = {
+            "schema": 1,
+            "name": "s",
+            "baseline": "a",
+            "model": "synthetic:tiny",
+            "workload": {"kind": kind, "sequences": 2, "generate": 4, "prompt_tokens": 64},
+            "arms": [{"name": n, "engine": "reference"} for n in "ab"],
+        }
+        kvbench.gate(raw)
+    assert asked == {"conversations": False, "prose": True}
 
 
 def test_the_python_face(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ async def _model(target: Target, headers: dict[str, str], *, needed: bool) -> st
         except HttpFailure as error:
             if error.kind == "body" and not needed:
                 return ""
-            raise ArmFailure(f"{target.authority}: {error}") from None
+            where = "" if error.kind == "connect" else f"{target.authority}: "
+            raise ArmFailure(f"{where}{error}") from None
     entries = listed.get("data") if isinstance(listed, dict) else None
     names = [str(e["id"]) for e in entries or () if isinstance(e, dict) and "id" in e]
     if len(names) == 1 or not needed:
