@@ -11,6 +11,8 @@ from kvbench.report.svg import Scale, Svg, padded, ticks
 from kvbench.report.words import interval, percent
 
 BAR_WIDTH, BAR_HEIGHT = 260.0, 22.0
+_LABEL = 44.0
+"""The widest label of the bars' axis; ratios are drawn by their logarithm, so ticks crowd."""
 
 
 def gain_scale(comparisons: Sequence[Comparison], delta: float) -> Scale:
@@ -94,11 +96,16 @@ def gains_in_words(comparison: Comparison) -> str:
 def gain_axis(scale: Scale) -> str:
     """The axis that the bars of a column share."""
     svg = Svg(BAR_WIDTH, 16, "Axis: change in tokens/s")
-    for tick in ticks((math.exp(scale.low) - 1) * 100, (math.exp(scale.high) - 1) * 100, 4):
-        if tick > -100:
-            x = scale(math.log1p(tick / 100))
-            svg.line((x, 12), (x, 16), "axis")
-            svg.text((min(max(x, 14), BAR_WIDTH - 14), 10), f"{tick:+.4g}%", "tick", "middle")
+    found = ticks((math.exp(scale.low) - 1) * 100, (math.exp(scale.high) - 1) * 100, 4)
+    taken: list[float] = []
+    for tick in sorted((tick for tick in found if tick > -100), key=abs):
+        x = scale(math.log1p(tick / 100))
+        svg.line((x, 12), (x, 16), "axis")
+        middle = min(max(x, _LABEL / 2), BAR_WIDTH - _LABEL / 2)
+        if all(abs(middle - other) >= _LABEL for other in taken):
+            taken.append(middle)
+            label = f"{tick:+.4g}%" if abs(tick) > 1e-9 else "0%"
+            svg.text((middle, 10), label, "tick", "middle")
     return svg.render()
 
 

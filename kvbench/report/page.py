@@ -66,6 +66,7 @@ def render_html(summary: Summary, captures: Sequence[Capture] = ()) -> str:
         "environment": list(flatten(summary.environment).items()),
         "warnings": _warnings(summary),
         "steps": repeat.commands(summary),
+        "stored_at": repeat.stored_at(summary),
         "verdicts": [v for v in Verdict if any(c.verdict is v for c in compared)],
     }
     return _environment().get_template("report.html.j2").render(content)

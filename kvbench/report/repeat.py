@@ -17,4 +17,16 @@ def commands(summary: Summary) -> list[tuple[str, str]]:
 
 
 def _run(summary: Summary) -> str:
-    return shlex.quote(f"results/{summary.run}")
+    return shlex.quote(stored_at(summary))
+
+
+def stored_at(summary: Summary) -> str:
+    """The experiment's directory, as the command that began it named its place."""
+    words = iter(summary.command)
+    root = "results"
+    for word in words:
+        if word == "--out":
+            root = next(words, root)
+        elif word.startswith("--out="):
+            root = word.removeprefix("--out=")
+    return f"{root.rstrip('/')}/{summary.run}"

@@ -34,12 +34,12 @@ def runs_in_order(cell: CellSummary, arms: Mapping[str, int], *, dense: bool = F
         "The same values stand in the table of runs.",
     )
     low, high = padded(values)
-    x = Scale(0, max(len(cell.runs) - 1, 1), _LEFT, _RIGHT)
+    x = Scale(-0.5, len(cell.runs) - 0.5, _LEFT, _RIGHT)
     y = Scale(low, high, _BOTTOM, _TOP)
     half = (x(1) - x(0)) / 2
     for tick in ticks(low, high):
-        svg.line((_LEFT - half, y(tick)), (_RIGHT + half, y(tick)), "grid")
-        svg.text((_LEFT - 8 - half, y(tick) + 4), number(tick), "tick", "end")
+        svg.line((_LEFT, y(tick)), (_RIGHT, y(tick)), "grid")
+        svg.text((_LEFT - 6, y(tick) + 4), number(tick), "tick", "end")
     _passes_and_blocks(svg, cell.runs, x, half)
     plain: dict[str, list[Point]] = {}
     for place, run in enumerate(cell.runs):

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 
 from kvbench.errors import UsageError
@@ -96,6 +97,14 @@ def test_the_page_answers_in_the_order_a_doubter_asks() -> None:
 def test_an_unfinished_experiment_says_how_to_go_on() -> None:
     page = render_html(samples.summary(finished=None))
     assert "not complete" in page and "kvbench ab --resume results/" in page
+
+
+@pytest.mark.parametrize("said", [["--out", "my/place/"], ["--out=my/place"]])
+def test_the_commands_find_the_experiment_where_it_was_stored(said: list[str]) -> None:
+    summary = samples.summary(command=("kvbench", "ab", "smoke", *said))
+    page = render_html(summary)
+    assert f"kvbench show my/place/{summary.run}" in page
+    assert f"kvbench profile --run my/place/{summary.run}" in page
 
 
 def test_no_text_from_outside_becomes_markup() -> None:
@@ -224,6 +233,51 @@ def test_browser_finds_nothing_to_complain_about(
     assert page.run("document.images.length + (document.scripts.length - 1)") == 0
     assert page.complaints() == []
     assert [url for url in page.requests() if not url.startswith(("file:", "data:"))] == []
+
+
+def wide() -> Summary:
+    """Few runs and intervals from a half to a multiple: axes have much to show in little room."""
+    arms = samples.arm("ordered", 468.4), samples.arm("pipelined", 123_456.0)
+    cells = []
+    for name, ends in (("main", (0.49, 3.45)), ("far", (2.0, 12.0))):
+        told = samples.comparison("pipelined", 1.3, Verdict.INCONCLUSIVE)
+        told = msgspec.structs.replace(told, ci95=ends)
+        runs = samples.runs(arms, blocks=1)
+        cell = samples.cell(name)
+        cells.append(msgspec.structs.replace(cell, arms=arms, comparisons=(told,), runs=runs))
+    return samples.summary(*cells)
+
+
+@needs_browser
+@pytest.mark.parametrize("make", [wide, samples.summary, sweep])
+def test_axes_are_legible(page: chromium.Page, tmp_path: Path, make: object) -> None:
+    """No label is cut or lies on another of its picture; bars stand below their axis."""
+    load(page, make(), tmp_path)  # type: ignore[operator]
+    page.run("document.querySelectorAll('details').forEach(each => { each.open = true; })")
+    faults = page.run(
+        """(() => { const faults = [];
+        for (const picture of document.querySelectorAll('svg')) {
+          const frame = picture.getBoundingClientRect(), seen = [];
+          for (const label of picture.querySelectorAll('text.tick')) {
+            const box = label.getBoundingClientRect();
+            if (!box.width) continue;
+            if (box.left < frame.left - 1 || box.right > frame.right + 1)
+              faults.push(['cut', label.textContent, picture.getAttribute('aria-label')]);
+            for (const [other, text] of seen)
+              if (Math.min(box.right, other.right) - Math.max(box.left, other.left) > 1 &&
+                  Math.min(box.bottom, other.bottom) - Math.max(box.top, other.top) > 4)
+                faults.push(['overlaps', label.textContent, text]);
+            seen.push([box, label.textContent]);
+          } }
+        return faults; })()"""
+    )
+    assert faults == []
+    lefts = page.run(
+        "[...document.querySelectorAll('#gains thead svg, #gains .bar svg')]"
+        ".map(each => each.getBoundingClientRect()).filter(box => box.width)"
+        ".map(box => Math.round(box.left))"
+    )
+    assert len(set(lefts)) == 1, "an axis and its bars begin at the same place"
 
 
 @needs_browser
