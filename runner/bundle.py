@@ -111,8 +111,11 @@ def verify_bundle(path: Path) -> Verified:
             raise UsageError(f"{path}: cannot be read: {error.strerror or error}") from error
         except _DAMAGE as error:
             raise UsageError(f"{path}: not a bundle: {error}") from error
-        claimed = load_summary(directory)
-        found = judge_again(directory)
+        try:
+            claimed = load_summary(directory)
+            found = judge_again(directory)
+        except UsageError as error:  # the user knows the bundle, not where it was unpacked
+            raise UsageError(str(error).replace(f"{directory}/", f"{path}: ")) from error
     return Verified(claimed, found, differences(claimed, found))
 
 

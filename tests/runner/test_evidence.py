@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -139,6 +140,30 @@ def test_no_byte_of_a_bundle_can_break_its_judge(
             assert verify_bundle(damaged).claimed == claimed
         except UsageError as error:
             assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("name", ["plan.json", "summary.json", "journal.jsonl"])
+def test_a_forged_file_is_named_within_its_bundle(stored: Path, tmp_path: Path, name: str) -> None:
+    bundle = write_bundle(stored, tmp_path / "x.zip")
+    with zipfile.ZipFile(bundle) as archive:
+        files = {each: archive.read(each) for each in archive.namelist()}
+    files[name] = b"[]\n[]\n"
+    manifest = json.loads(files.pop("manifest.json"))
+    manifest["sha256"][name] = hashlib.sha256(files[name]).hexdigest()
+    with zipfile.ZipFile(bundle, "w") as archive:
+        archive.writestr("manifest.json", json.dumps(manifest))
+        for each, data in files.items():
+            archive.writestr(each, data)
+    with pytest.raises(UsageError) as refused:
+        verify_bundle(bundle)
+    assert str(refused.value).startswith(f"{bundle}: {name}: ")
+
+
+def test_bundle_says_in_json_what_it_wrote(stored: Path, tmp_path: Path) -> None:
+    target = tmp_path / "x.zip"
+    done = CliRunner().invoke(group, ["bundle", str(stored), "-o", str(target), "--json"])
+    assert done.exit_code == 0
+    assert json.loads(done.stdout) == {"bundle": str(target), "bytes": target.stat().st_size}
 
 
 def test_a_changed_byte_or_no_zip_is_refused(stored: Path, tmp_path: Path) -> None:
