@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -27,10 +27,11 @@ class Elided(DelayHooks):
 
     def __init__(self, site: str) -> None:
         super().__init__()
-        self.site = site
+        self.site, self.met = site, False
 
     def keep_sync(self, queue: str, site: str) -> bool:
         """All but the one."""
+        self.met = self.met or site == self.site
         return site != self.site
 
 
@@ -41,10 +42,20 @@ class Planted:
     common: dict[str, Any]
     settings: dict[str, Any]
     site: str = ""
+    hooked: list[Elided] = field(default_factory=list)
 
     def hooks(self) -> DelayHooks | None:
         """Fresh hooks for a run; None where the settings say all."""
-        return Elided(self.site) if self.site else None
+        if not self.site:
+            return None
+        self.hooked.append(Elided(self.site))
+        return self.hooked[-1]
+
+    def require_met(self) -> None:
+        """Raise SettingError if no run came by the site: nothing was left out, nothing is shown."""
+        if self.site and not any(hooks.met for hooks in self.hooked):
+            allowed = "a wait that these runs make (upload.cells: with --set unified=true)"
+            raise SettingError("elided_at", self.site, allowed, "--inject")
 
 
 def planted(options: GateOptions) -> Planted:

@@ -33,6 +33,7 @@ def run(options: GateOptions) -> GateReport:
             checks.append(Check(name, "failed", str(error)))
             continue
         checks.append(_compare(name, plain[sequences], arm))
+    inject.require_met()
     notes = ("quick: draft lengths 1, 7, 15",) if options.quick else ()
     return GateReport(
         "speculation", tuple(checks), "plain", notes=notes, seconds=time.monotonic() - started

@@ -46,6 +46,7 @@ def run(options: GateOptions) -> GateReport:
                         continue
                     checks += _against(where, mode, stock, arm, draft)
     checks += _two_devices(model, inject)
+    inject.require_met()
     notes = ("quick: one order of work",) if options.quick else ()
     return GateReport(
         "elision", tuple(checks), "stock", notes=notes, seconds=time.monotonic() - started

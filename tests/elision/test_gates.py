@@ -99,3 +99,9 @@ def test_a_wait_that_is_nowhere_cannot_be_left_out_s6() -> None:
     """Accepted, it would be a fault planted nowhere, and the gate would pass."""
     with pytest.raises(SettingError, match=r"one of decode\.enter, .*, read"):
         arms.planted(GateOptions(inject=("elided_at=get.logit",)))
+
+
+@pytest.mark.usefixtures("plain_only")
+def test_a_wait_that_no_run_makes_cannot_be_left_out_s6() -> None:
+    with pytest.raises(SettingError, match="a wait that these runs make"):
+        gate("elided_at=upload.cells")
