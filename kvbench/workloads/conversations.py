@@ -76,7 +76,8 @@ def load(path: Path) -> tuple[Conversation, ...]:
     """The conversations of a ``.jsonl`` or ``.parquet`` file, in order.
 
     A JSONL line is an object with ``messages`` (OpenAI form: role system, user or assistant, and
-    a string content) or with ``turns`` (SPEED-Bench). Raises UsageError that names the line.
+    content as a string or text parts) or with ``turns`` (SPEED-Bench). Raises
+    UsageError that names the line.
     """
     found = identify(path)
     if path.suffix not in (".jsonl", ".parquet"):
@@ -124,9 +125,11 @@ def _from_messages(where: str, number: int, messages: list[Any]) -> Conversation
     system, turns, answers = "", [], 0
     for i, message in enumerate(messages, start=1):
         role = message.get("role") if isinstance(message, dict) else None
-        content = message.get("content") if isinstance(message, dict) else None
-        if not isinstance(content, str):
-            raise UsageError(f"{where}, message {i}: needs a string 'content'")
+        content = _text(message.get("content")) if isinstance(message, dict) else None
+        if content is None:
+            raise UsageError(
+                f"{where}, message {i}: needs a string 'content', or a list of text parts"
+            )
         if role == "user":
             turns.append(content)
         elif role == "assistant":
@@ -141,6 +144,22 @@ def _from_messages(where: str, number: int, messages: list[Any]) -> Conversation
     if not turns:
         raise UsageError(f"{where}: no message has the role user")
     return Conversation(f"line {number}", tuple(turns), system, dropped_answers=answers)
+
+
+def _text(content: Any) -> str | None:
+    """A message's text; the OpenAI form also allows ``[{"type": "text", "text": ...}, ...]``."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list) or not content:
+        return None
+    parts = [part.get("text") for part in content if _is_text(part)]
+    return "".join(parts) if len(parts) == len(content) else None
+
+
+def _is_text(part: Any) -> bool:
+    return (
+        isinstance(part, dict) and part.get("type") == "text" and isinstance(part.get("text"), str)
+    )
 
 
 def _from_turns(where: str, number: int, row: Mapping[str, Any]) -> Conversation:

@@ -100,7 +100,7 @@ def test_openai_messages_are_read_and_answers_counted(tmp_path: Path) -> None:
                 {"role": "user", "content": "B"},
             ]
         },
-        {"messages": [{"role": "user", "content": "C"}]},
+        {"messages": [{"role": "user", "content": [{"type": "text", "text": "C"}]}]},
     )
     first, second = load(path)
     assert (first.turns, first.system, first.dropped_answers) == (("A", "B"), "S", 1)
@@ -159,6 +159,15 @@ def test_a_placeholder_is_refused_by_name(tmp_path: Path) -> None:
         ("[1]", "needs an object"),
         ('{"messages": [{"role": "user"}]}', "message 1: needs a string 'content'"),
         ('{"messages": ["hi"]}', "message 1: needs a string 'content'"),
+        ('{"messages": [{"role": "user", "content": []}]}', "or a list of text parts"),
+        (
+            '{"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}',
+            "or a list of text parts",
+        ),
+        (
+            '{"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}',
+            "or a list of text parts",
+        ),
         ('{"messages": [{"role": "tool", "content": "x"}]}', "role 'tool'; allowed are user"),
         ('{"messages": [{"role": "system", "content": "x"}]}', "no message has the role user"),
         ('{"turns": []}', "'turns' needs one string"),
