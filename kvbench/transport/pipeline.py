@@ -205,7 +205,8 @@ class Pipeline:
         """What a captured graph of this plan has baked in: equal keys may share a capture."""
         assert self.geometry is not None
         if self.plan is None:
-            return self.hooks.graph_key(self.geometry, self.geometry)
+            window = self.staging.window.id if self.staging.window is not None else 0
+            return self.hooks.graph_key((window, self.geometry), self.geometry)
         ring, _ = self._staged()
         following = self._next.deliveries[: self._depth] if self._next is not None else ()
         key = (ring.buffer.id, self.plan.deliveries, self._carried, following)
