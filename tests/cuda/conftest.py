@@ -17,3 +17,10 @@ def device() -> Iterator[CudaDevice]:
         pytest.skip(f"no CUDA device: {lack}")
     with CudaDevice(poison=True) as device:
         yield device
+
+
+@pytest.fixture(autouse=True)
+def needs_a_gpu(request: pytest.FixtureRequest) -> None:
+    """What is marked ``cuda`` is skipped without one, whether it asks for ``device`` or not."""
+    if request.node.get_closest_marker("cuda") is not None:
+        request.getfixturevalue("device")

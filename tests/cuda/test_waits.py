@@ -28,9 +28,16 @@ def decode(sequences: int = 1, **settings: Any) -> DecodeRun:
 
 
 @pytest.fixture(scope="module")
-def resident(device: CudaDevice) -> dict[int, DecodeRun]:
+def plain() -> dict[int, DecodeRun]:
+    return {}
+
+
+@pytest.fixture
+def resident(device: CudaDevice, plain: dict[int, DecodeRun]) -> dict[int, DecodeRun]:
     """Plain decoding without transport: what every arm must equal, by sequences."""
-    return {n: decode(n, resident=True) for n in (1, 3)}
+    if not plain:
+        plain.update({n: decode(n, resident=True) for n in (1, 3)})
+    return plain
 
 
 @pytest.mark.parametrize("graphs", [False, True])
