@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kvbench.analysis.pipeline_model import optimum_ring_bytes
+from kvbench.analysis.pipeline_model import gain_per_mib, optimum_ring_bytes
 from kvbench.bundled import published_dir
 from kvbench.device.virtual import Costs
 from kvbench.transport.budget import Decline, slot_size
@@ -33,6 +33,11 @@ MOST_ROWS = 20_556.0
 FEWER_SLOTS_GAIN = 0.5
 """Stated by the origin beside its tables: bytes/s delivered, best ring, rows past which the default
 budget declines, percent gained with N + 1 slots."""
+
+
+TREND_ROWS = (40_000, 80_000)
+TREND_TOKENS_S = (0.005, 0.02, 0.08)
+TREND_WAIT_S = 1e-4
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -117,6 +122,30 @@ def origin_predictions(origin: Origin) -> list[Prediction]:
         Prediction("optimum ring, at the published 22.0 GB/s", best, RING_MIB, "MiB"),
         Prediction("most rows before 128 MiB decline", _most_rows(), MOST_ROWS, "rows"),
     ]
+
+
+def trends(origin: Origin) -> list[str]:
+    """What follows from the model where nothing was published to hold it against, in words."""
+    near, far = (
+        gain_per_mib(rows, LAYERS, ROW_BYTES, origin.costs.link, origin.compute_s)
+        for rows in TREND_ROWS
+    )
+    gains = [f"{_waits_gain(token_s):.1f}% at {1e3 * token_s:.0f} ms" for token_s in TREND_TOKENS_S]
+    return [
+        f"gain per MiB of ring: {near:.3f}% behind {TREND_ROWS[0]:,} rows, {far:.3f}% behind "
+        f"{TREND_ROWS[1]:,}, a factor of {near / far:.2f} for {TREND_ROWS[1] / TREND_ROWS[0]:.0f} "
+        "times the rows: past the crossing it falls with their square",
+        f"a wait of {1e6 * TREND_WAIT_S:.0f} us left out once a layer: {', '.join(gains)} of "
+        "compute a token: a gain from fewer waits shrinks as the token gets longer",
+    ]
+
+
+def _waits_gain(compute_s: float) -> float:
+    """Percent that a blocking loop gains if its waits cost nothing."""
+    shape = Shape(splits=LAYERS, row_bytes=ROW_BYTES, compute_s=compute_s)
+    loop = origin_loop(1)
+    costly = simulate(shape, Costs(link=LINK, wait=TREND_WAIT_S), loop, 64).step_s
+    return 100 * (costly / simulate(shape, Costs(link=LINK), loop, 64).step_s - 1)
 
 
 def _sweep(origin: Origin) -> Iterator[Prediction]:

@@ -71,6 +71,8 @@ def command(
         return
     if run is not None or published or measured:
         _compare(_against(run, published), as_json)
+        if published and not as_json:
+            _trends()
         return
     if model is None or link_gb_s is None or compute_ms is None:
         raise click.UsageError(
@@ -135,6 +137,13 @@ def _against(run: str | None, published: bool) -> list[Prediction]:
     if published:
         return predict_origin.origin_predictions(predict_origin.calibrate())
     return _measured() if run is None else predict.against_run(load_summary(find_run(run)))
+
+
+def _trends() -> None:
+    from runner import predict_origin
+
+    for trend in predict_origin.trends(predict_origin.calibrate()):
+        click.echo(trend)
 
 
 def _errors(found: list[Prediction]) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from kvbench.records import encode_summary
 from kvbench.transport.settings import TransportSettings
 from kvbench.transport.simulate import Shape, simulate
 from runner.predict import against_run, forecast
-from runner.predict_origin import calibrate, origin_predictions
+from runner.predict_origin import calibrate, origin_predictions, trends
 from tests.report import samples
 
 SHAPE = Shape(splits=16, row_bytes=1024, compute_s=0.016)
@@ -103,6 +104,13 @@ def test_the_origins_figures_are_predicted_from_one_row() -> None:
     assert abs(found["most rows before 128 MiB decline"].error) < 0.1
     layers = [p for what, p in found.items() if "layers on the device" in what]
     assert len(layers) == 3 and all(abs(p.error) < 1 for p in layers)
+
+
+def test_trends_that_nothing_published_can_be_held_against_are_told_in_words() -> None:
+    per_mib, waits = trends(calibrate())
+    assert "a factor of 4.00 for 2 times the rows" in per_mib
+    shares = [float(share) for share in re.findall(r"([\d.]+)% at", waits)]
+    assert len(shares) == 3 and shares[0] > 3 * shares[1] > 9 * shares[2] > 0
 
 
 @pytest.mark.parametrize("share", [0.0, 0.95])
