@@ -21,9 +21,23 @@ MIB = 1 << 20
 
 
 @dataclass(frozen=True)
+class Traffic:
+    """What a step of the baseline must move, and the rates measured beside it."""
+
+    link_bytes: float
+    link_rate: float
+    """Bytes per second."""
+    memory_bytes: float
+    """Weights and windows, each read once from device memory."""
+    memory_rate: float | None
+    """Bytes per second; None where the arm did not measure it."""
+
+
+@dataclass(frozen=True)
 class Ceiling:
     """Milliseconds a step (one token of every sequence)."""
 
+    traffic: Traffic
     copy_ms: float
     compute_ms: float
 
@@ -43,23 +57,9 @@ class Ceiling:
         return self.step_ms / step if step else None
 
 
-@dataclass(frozen=True)
-class Traffic:
-    """What a step of the baseline must move, and the rates measured beside it."""
-
-    link_bytes: float
-    link_rate: float
-    """Bytes per second."""
-    memory_bytes: float
-    """Weights and windows, each read once from device memory."""
-    memory_rate: float | None
-    """Bytes per second; None where the arm did not measure it."""
-
-
-def traffic(cell: CellSummary, baseline: str) -> Traffic | None:
+def _traffic(cell: CellSummary, arm: ArmSummary) -> Traffic | None:
     """None unless the baseline delivers windows and the link's bandwidth is known."""
-    arm = next((arm for arm in cell.arms if arm.name == baseline), None)
-    if arm is None or not arm.metrics.get(WINDOW_MIB):
+    if not arm.metrics.get(WINDOW_MIB):
         return None
     window, weights = arm.metrics[WINDOW_MIB] * MIB, arm.metrics.get(WEIGHT_MIB, 0.0) * MIB
     slowed = cell.link.get("bytes_per_s")
@@ -72,13 +72,13 @@ def traffic(cell: CellSummary, baseline: str) -> Traffic | None:
 
 def ceiling(cell: CellSummary, baseline: str) -> Ceiling | None:
     """None unless the traffic is known and the baseline makes all copies in order."""
-    moved = traffic(cell, baseline)
-    if moved is None:
+    arm = next((arm for arm in cell.arms if arm.name == baseline), None)
+    moved = None if arm is None else _traffic(cell, arm)
+    if arm is None or moved is None:
         return None
-    arm = next(arm for arm in cell.arms if arm.name == baseline)
     step = arm.metrics.get(STEP_MS)
     in_order = arm.bytes.get("ordered", 0) > 0 and not arm.bytes.get("early", 0)
     if not step or not in_order:
         return None
     copy = moved.link_bytes / moved.link_rate * 1e3
-    return Ceiling(copy, step - copy) if step > copy else None
+    return Ceiling(moved, copy, step - copy) if step > copy else None

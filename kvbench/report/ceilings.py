@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from kvbench.analysis.ceiling import MIB, STEP_MS, Traffic, ceiling, traffic
+from kvbench.analysis.ceiling import MIB, STEP_MS, Traffic, ceiling
 from kvbench.records import CellSummary
 from kvbench.report.words import number, visible
 
 
 def sentences(cell: CellSummary, baseline: str) -> dict[str, str]:
     """By arm; the baseline's says what must move. Empty where the ceiling is not known."""
-    moved, most = traffic(cell, baseline), ceiling(cell, baseline)
-    if moved is None or most is None:
+    most = ceiling(cell, baseline)
+    if most is None:
         return {}
-    found = {baseline: _traffic(moved)}
+    found = {baseline: _traffic(most.traffic)}
     for arm in cell.arms:
         share = most.share(arm)
         if arm.name != baseline and share is not None:
