@@ -2,15 +2,19 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# What pip installs as torch for `make test-optin`.
+TORCH  ?= torch
+export TORCH
 PIP    := PYTHONWARNINGS=ignore $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DELETE_ON_ERROR:
-.PHONY: help ab test test-long check lint types wheel clean
+.PHONY: help ab test test-long test-optin check lint types wheel clean
 
 help:
 	@echo 'make ab         set up, then run the main job: gate, A/B blocks, verdict'
 	@echo 'make test       set up, then static checks and tests'
-	@echo 'make test-long  the longer tests'
+	@echo 'make test-long  the longer tests, and those on the real llama.cpp server'
+	@echo 'make test-optin tests that need torch and transformers, or KVBENCH_LLAMA_BIN'
 	@echo 'make check      static checks only (ruff, import-linter, mypy)'
 	@echo 'make wheel      build dist/kvbench-*.whl'
 	@echo 'make clean      remove the environment and build outputs'
@@ -27,14 +31,26 @@ $(VENV)/.ready-dev: $(VENV)/.ready
 	$(PIP) install --editable '.[dev]'
 	@touch $@
 
+$(VENV)/.ready-peer: $(VENV)/.ready-dev
+	$(PIP) install --editable '.[dev,peer]'
+	@touch $@
+
+$(VENV)/.ready-optin: $(VENV)/.ready-peer
+	$(PIP) install "$$TORCH"
+	$(PIP) install --editable '.[dev,peer,transformers]'
+	@touch $@
+
 ab: $(VENV)/.ready
 	$(BIN)/kvbench ab
 
 test: check
-	$(BIN)/python -m pytest -n 2 -m 'not long and not peer'
+	$(BIN)/python -m pytest -n 2 -m 'not long and not peer and not optin'
 
-test-long: $(VENV)/.ready-dev
-	$(BIN)/python -m pytest -n 2 -m long
+test-long: $(VENV)/.ready-peer
+	$(BIN)/python -m pytest -n 2 -m 'long or peer'
+
+test-optin: $(VENV)/.ready-optin
+	$(BIN)/python -m pytest -rs -m optin
 
 check: lint types
 

@@ -9,8 +9,17 @@ import pytest
 
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Task
+from tests.peers.arms import NO_LLAMA
+from tests.peers.tiny_gguf import write_tiny_gguf
 
 HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny random GGUF, for llama.cpp's own server."""
+    pytest.importorskip("xllamacpp", reason=NO_LLAMA)
+    return str(write_tiny_gguf(tmp_path_factory.mktemp("model") / "tiny.gguf"))
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Reply, Task
 from kvbench.engines.supervisor import Timeouts, run_once
 from kvbench.records import Failure
+from tests.peers.tiny_gguf import write_tiny_gguf
 
 PEERS = Path(__file__).parents[1] / "peers"
 QUICK = Timeouts(hello=60, prepare=60, run=60, bye=10)
@@ -95,34 +96,32 @@ def test_a_speed_without_text_is_not_checked() -> None:
     assert report.outcome == "not checked" and report.exit_code == 4
 
 
-@pytest.mark.peer
+@pytest.fixture
+def built() -> Path:
+    folder = os.environ.get("KVBENCH_LLAMA_BIN")
+    if not folder:
+        pytest.skip("KVBENCH_LLAMA_BIN does not name a folder with llama.cpp's programs")
+    return Path(folder)
+
+
+@pytest.mark.optin
 @pytest.mark.parametrize(
     ("engine", "task"), [("llama-bench", SINGLE), ("llama-batched-bench", PAIR)]
 )
-def test_the_real_benchmarks(tmp_path: Path, engine: str, task: Task) -> None:
-    from tests.peers.tiny_gguf import write_tiny_gguf
-
-    folder = os.environ.get("KVBENCH_LLAMA_BIN")
-    if not folder:
-        pytest.skip("KVBENCH_LLAMA_BIN is not set")
+def test_the_real_benchmarks(tmp_path: Path, built: Path, engine: str, task: Task) -> None:
     model = str(write_tiny_gguf(tmp_path / "tiny.gguf"))
-    settings = {"program": str(Path(folder) / engine), "args": ["-t", "1"]}
+    settings = {"program": str(built / engine), "args": ["-t", "1"]}
     found = outcome(Arm(name="a", engine=engine, model=model, settings=settings), task)
     assert isinstance(found, Reply), found
     bad = settings | {"args": ["--no-such-option"]}
     assert failed(Arm(name="a", engine=engine, model=model, settings=bad), task).kind == "option"
 
 
-@pytest.mark.peer
-def test_the_real_llama_server(tmp_path: Path) -> None:
-    from tests.peers.tiny_gguf import write_tiny_gguf
-
-    folder = os.environ.get("KVBENCH_LLAMA_BIN")
-    if not folder:
-        pytest.skip("KVBENCH_LLAMA_BIN is not set")
+@pytest.mark.optin
+def test_the_real_llama_server(tmp_path: Path, built: Path) -> None:
     model = str(write_tiny_gguf(tmp_path / "tiny.gguf"))
     settings = {
-        "program": str(Path(folder) / "llama-server"),
+        "program": str(built / "llama-server"),
         "threads": 1,
         "context": 512,
         "parallel": 2,

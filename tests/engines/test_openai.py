@@ -1,22 +1,17 @@
-"""The OpenAI adapter against the real llama.cpp server and a stub."""
+"""The OpenAI adapter against a stub; ``test_real_openai.py`` has llama.cpp's own server."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gates.exact import CellOptions, gate_cell
 from kvbench.engines import chat
 from kvbench.engines.arm import Arm
 from kvbench.engines.http import Event, Response
 from kvbench.engines.protocol import Reply, Task
 from kvbench.engines.serve import EngineFailure
-from kvbench.engines.server_process import free_port
 from kvbench.engines.supervisor import Timeouts, run_once
 from kvbench.records import Failure
 from tests.peers.servers import running_stub
@@ -25,67 +20,8 @@ QUICK = Timeouts(hello=60, prepare=60, run=60, bye=10)
 TASK = Task(prompts=["The quick brown fox", "jumps over the lazy dog"], generate=12, warmup=2)
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of llama.cpp's own server with a tiny random model."""
-    pytest.importorskip("xllamacpp")
-    from tests.peers.tiny_gguf import write_tiny_gguf
-
-    model = write_tiny_gguf(tmp_path_factory.mktemp("m") / "tiny.gguf")
-    port = free_port()
-    options = ["-m", str(model), "--port", str(port), "-np", "2", "-t", "1", "--cache-ram", "0"]
-    command = [sys.executable, "-m", "kvbench.engines.xllamacpp_server", *options]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-    assert process.stdout is not None
-    assert b"listening" in process.stdout.readline()
-    yield f"http://127.0.0.1:{port}"
-    process.terminate()
-    process.wait(20)
-    process.stdout.close()
-
-
 def arm(url: str, **settings: Any) -> Arm:
     return Arm(name="o", engine="openai", settings={"url": url} | settings)
-
-
-UNCACHED = {"extra_body": {"cache_prompt": False}}
-
-
-@pytest.mark.parametrize("endpoint", ["completions", "chat"])
-def test_streamed_runs_on_the_real_server(real: str, endpoint: str) -> None:
-    run = run_once(arm(real, endpoint=endpoint, **UNCACHED), TASK, QUICK)
-    assert isinstance(run.outcome, Reply), run
-    result = run.outcome.result
-    assert result.tokens == 24 and result.decode_s > 0
-    assert {"ttft_s", "itl_s", "e2e_s"} <= set(result.metrics)
-    assert run.outcome.stops == ["length", "length"]
-    assert run.ready is not None and run.ready.version
-
-
-def test_the_gate_over_the_real_server(real: str) -> None:
-    options = CellOptions(timeouts=QUICK)
-    same = gate_cell(arm(real, **UNCACHED), [arm(real, **UNCACHED)], [TASK], options)
-    assert same.outcome == "passed", same.message
-    warm = arm(real, extra_body={"cache_prompt": False, "temperature": 2.0, "seed": 5, "top_k": 0})
-    other = gate_cell(arm(real, **UNCACHED), [warm], [TASK], options)
-    assert other.outcome == "mismatch"
-    check = next(check for check in other.checks if check.outcome == "mismatch")
-    assert check.divergence is not None and check.divergence.position is not None
-
-
-def test_a_prompt_served_from_the_cache_is_noticed(real: str) -> None:
-    """The real server caches prompts by default."""
-    task = Task(prompts=["a prompt that comes twice " * 3], generate=4, detail=True)
-    run_once(arm(real), task, QUICK)
-    found = run_once(arm(real), task, QUICK).outcome
-    assert isinstance(found, Failure) and found.kind == "reused-prompt", found
-    assert isinstance(run_once(arm(real, reuse_declared=True), task, QUICK).outcome, Reply)
-
-
-def test_timed_runs_carry_a_nonce(real: str) -> None:
-    task = Task(prompts=["another prompt that comes twice " * 3], generate=4)
-    for _ in range(2):
-        assert isinstance(run_once(arm(real), task, QUICK).outcome, Reply)
 
 
 def test_the_key_comes_from_the_environment_and_is_redacted(

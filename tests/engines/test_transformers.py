@@ -12,11 +12,12 @@ from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Reply, Task
 from kvbench.engines.supervisor import Timeouts, run_once
 from kvbench.records import Failure
+from tests.peers.arms import NO_TORCH
 
 QUICK = Timeouts(hello=60, prepare=120, run=120, bye=20)
 TASK = Task(prompts=[[(i * 37) % 250 for i in range(40)]], generate=16, warmup=2)
 installed = all(importlib.util.find_spec(name) for name in ("torch", "transformers"))
-needs_torch = pytest.mark.skipif(not installed, reason="torch and transformers are not installed")
+needs_torch = pytest.mark.skipif(not installed, reason=NO_TORCH)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,7 @@ def test_without_the_packages_there_is_one_line(folder: str) -> None:
 
 
 @needs_torch
-@pytest.mark.peer
+@pytest.mark.optin
 def test_a_run(folder: str) -> None:
     run = run_once(arm(folder), TASK, QUICK)
     assert isinstance(run.outcome, Reply), run
@@ -47,7 +48,7 @@ def test_a_run(folder: str) -> None:
 
 
 @needs_torch
-@pytest.mark.peer
+@pytest.mark.optin
 def test_caches_and_the_reference_decoder_agree_on_tokens(folder: str) -> None:
     options = CellOptions(timeouts=QUICK)
     task = Task(prompts=TASK.prompts, generate=16)
@@ -67,7 +68,7 @@ def test_caches_and_the_reference_decoder_agree_on_tokens(folder: str) -> None:
 
 
 @needs_torch
-@pytest.mark.peer
+@pytest.mark.optin
 def test_a_random_model_follows_from_its_seed(folder: str) -> None:
     runs = [
         run_once(arm("", random_config=folder, seed=seed), TASK, QUICK).result for seed in (1, 1, 2)
@@ -77,7 +78,7 @@ def test_a_random_model_follows_from_its_seed(folder: str) -> None:
 
 
 @needs_torch
-@pytest.mark.peer
+@pytest.mark.optin
 @pytest.mark.parametrize(
     ("settings", "model", "words"),
     [

@@ -14,6 +14,7 @@ from kvbench.decoder.session import DecodeTask, run_task
 from kvbench.decoder.settings import DecoderSettings
 from kvbench.errors import UsageError
 from tests.families.make import LLAMA3, config, write_checkpoint, write_gguf
+from tests.peers.arms import NO_LLAMA, NO_TORCH
 
 FAMILIES = ("llama", "qwen2", "qwen3")
 PROMPTS = [[(i * 37 + j * j * 11) % 256 for j in range(40 + 13 * i)] for i in range(3)]
@@ -51,10 +52,11 @@ def test_the_pipelined_path_is_exact_for_every_family(tmp_path: Path, family: st
     assert ordered.result.hashes == ahead.result.hashes
 
 
+@pytest.mark.peer
 @pytest.mark.parametrize("family", FAMILIES)
 def test_gguf_against_llama_cpp(tmp_path: Path, family: str) -> None:
     """Greedy tokens of an F32 file equal llama.cpp's, with an F32 cache and its own server."""
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason=NO_LLAMA)
     from kvbench.engines.arm import Arm
     from kvbench.engines.protocol import Reply, Task
     from kvbench.engines.supervisor import run_once
@@ -78,6 +80,7 @@ def test_gguf_against_llama_cpp(tmp_path: Path, family: str) -> None:
             assert a == b, f"position {position}, margin {margin}"
 
 
+@pytest.mark.optin
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
@@ -93,8 +96,8 @@ def test_checkpoints_against_transformers(
     tmp_path: Path, family: str, changes: dict[str, Any]
 ) -> None:
     """Teacher-forced logits of every position agree with the family's own implementation."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch", reason=NO_TORCH)
+    transformers = pytest.importorskip("transformers", reason=NO_TORCH)
     folder = write_checkpoint(tmp_path / "hf", config(family, **changes))
     peer = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     own = decoded(folder)

@@ -11,6 +11,7 @@ import pytest
 
 from gates.peer.llamacpp import GENERATE, compare_forced, compare_free
 from gates.registry import GateOptions, load
+from tests.peers.arms import NO_LLAMA
 
 ROOT = Path(__file__).parents[2]
 Top2 = tuple[int, float, int, float]
@@ -94,7 +95,7 @@ def test_without_the_peer_it_says_what_to_install(tmp_path: Path) -> None:
 @pytest.mark.model
 def test_the_decoder_is_llamacpps() -> None:
     """512 of 512 greedy tokens in float32; <= 3% of choices differ on the file, each closely."""
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason=NO_LLAMA)
     report = load("llamacpp")(GateOptions())
     assert report.outcome == "passed", report.message
     details = {check.name: check.details for check in report.checks}
@@ -105,6 +106,6 @@ def test_the_decoder_is_llamacpps() -> None:
 @pytest.mark.model
 def test_a_fault_in_the_decoder_is_caught() -> None:
     """Faults are switches of the decoder; one that reaches the tokens must fail this gate too."""
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason=NO_LLAMA)
     report = load("llamacpp")(GateOptions(quick=True, inject=("rotated_heads",)))
     assert report.outcome == "mismatch"

@@ -16,6 +16,7 @@ from kvbench.decoder.model import gguf_path, open_model
 from kvbench.decoder.tokenizer_kinds import PRE_TOKENIZERS
 from kvbench.errors import UsageError
 from tests.models.gguf_files import SHAPE, byte_letters, learn_sentencepiece, write_gguf
+from tests.peers.arms import NO_LLAMA
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +178,7 @@ UNKIND = [
     "which", ["sentencepiece", pytest.param("smollm2", marks=pytest.mark.model)]
 )
 def test_unkind_texts_have_llamacpps_ids(which: str, request: pytest.FixtureRequest) -> None:
-    pytest.importorskip("xllamacpp")
+    pytest.importorskip("xllamacpp", reason=NO_LLAMA)
     from gates.peer.llamacpp_server import LlamaCpp
 
     if which == "smollm2":

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from kvbench.cli.table import COMMANDS
 
@@ -46,3 +47,13 @@ def test_make_targets_of_the_documents_exist() -> None:
     for name in DOCUMENTS[:2]:
         used = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / name).read_text(), re.MULTILINE))
         assert used <= targets
+
+
+def test_the_opt_in_job_is_started_by_hand_and_runs_a_make_target() -> None:
+    job = yaml.load((ROOT / ".github/workflows/optin.yml").read_text(), yaml.BaseLoader)
+    assert set(job["on"]) == {"workflow_dispatch"}
+    (script,) = [step["run"] for step in job["jobs"]["transformers"]["steps"] if "run" in step]
+    makefile = (ROOT / "Makefile").read_text()
+    assert re.search(rf"^{script.removeprefix('make ')}:", makefile, re.MULTILINE)
+    wanted = re.findall(r"inputs\.(\w+)", (ROOT / ".github/workflows/optin.yml").read_text())
+    assert set(wanted) == set(job["on"]["workflow_dispatch"]["inputs"])

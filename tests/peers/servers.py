@@ -1,4 +1,4 @@
-"""Starts the stub server for a test."""
+"""Starts a server for a test: the stub, or llama.cpp's own (xllamacpp)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from kvbench.engines.server_process import launch
+from kvbench.engines.xllamacpp import PROGRAM
+
 HERE = Path(__file__).parent
 STUB = str(HERE / "stub_server.py")
 LLAMA = str(HERE / "stub_llama.py")
+REAL_LLAMA = str(HERE / "real_llama.py")
 
 
 @contextmanager
@@ -34,3 +38,19 @@ def running_stub(directory: Path, fault: dict[str, Any] | None = None) -> Iterat
     finally:
         process.kill()
         process.wait()
+
+
+@contextmanager
+def running_real(model: str, *options: str) -> Iterator[str]:
+    """The URL of llama.cpp's own server on ``model``; it ends with the block."""
+    fixed = ["-m", model, "-t", "1", "--cache-ram", "0", *options]
+    server = launch(
+        lambda port: [*PROGRAM, "--port", str(port), *fixed],
+        port=None,
+        health="/health",
+        timeout_s=60.0,
+    )
+    try:
+        yield f"http://127.0.0.1:{server.target.port}"
+    finally:
+        server.stop()
