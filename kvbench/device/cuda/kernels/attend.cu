@@ -99,13 +99,9 @@ __device__ __forceinline__ void fetch(const Window& a, const u8* base, u8* to, i
   for (int i = threadIdx.x; i < rows * pieces; i += THREADS) {
     const int j = i / pieces, piece = i % pieces;
     const u8* from = base + row_offset(a, r, row0 + j) + piece * ALIGN;
-    const u32 dst = (u32)__cvta_generic_to_shared(to + j * SROW + piece * ALIGN);
-    if (ALIGN == 16)
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(from) : "memory");
-    else
-      asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(dst), "l"(from), "n"(ALIGN) : "memory");
+    copy_async<ALIGN>(to + j * SROW + piece * ALIGN, from, true);
   }
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  copy_commit();
 }
 
 // acc[g] += q[g] . k over this lane's 64 values; q points at [G][UNITS][QROW] plus the unit.
@@ -200,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
   fetch(a, v + head * SEG, vs, r, row0, rows);
   for (int i = threadIdx.x; i < G * HD; i += THREADS)
     q[i / HD * UNITS * QROW + i % HD / 64 * QROW + i % 64] = a.q[((i64)r * H + head * G) * HD + i] * a.scale;
-  asm volatile("cp.async.wait_group 1;" ::: "memory");
+  copy_wait<1>();
   __syncthreads();
 
   const int j = threadIdx.x / UNITS, unit = threadIdx.x % UNITS;
@@ -219,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
   }
   __syncthreads();
   weigh(a, s, p, rows, head, r, chunk, H);
-  asm volatile("cp.async.wait_group 0;" ::: "memory");
+  copy_wait<0>();
   __syncthreads();
 
   // Each thread sums one pair of elements over its part of the rows.

@@ -84,3 +84,28 @@ __device__ __forceinline__ float warp_max(float v) {
 __device__ __forceinline__ u8 rounded(float v) {
   return (u8)(signed char)(int)__fadd_rn(v, copysignf(0.5f, v));
 }
+
+// Asynchronous copies into shared memory, BYTES = 4, 8 or 16 at a time; zeros where not `in`. Every
+// thread waits for its own groups; a block's barrier shows them to the others.
+template <int BYTES>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool in) {
+  const u32 at = (u32)__cvta_generic_to_shared(to);
+  if (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(in ? 16 : 0) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(BYTES), "r"(in ? BYTES : 0) : "memory");
+}
+__device__ __forceinline__ void copy_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until no more than N of this thread's groups are under way.
+template <int N>
+__device__ __forceinline__ void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
+// c (16 x 8, float32) += a (16 x 16) b (16 x 8) in half precision, over a warp: row g or g + 8 and
+// column 2t of c, with g = lane / 4 and t = lane % 4, as PTX lays out mma.m16n8k16.
+__device__ __forceinline__ void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
