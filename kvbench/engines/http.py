@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import socket
 import ssl
 import time
 from collections.abc import Coroutine, Iterable, Mapping
@@ -18,7 +20,7 @@ from typing import Any, TypeVar
 import httptools
 import msgspec
 
-from kvbench.engines.urls import Target
+from kvbench.engines.urls import Target, redact_url
 from kvbench.errors import UsageError
 
 T = TypeVar("T")
@@ -216,6 +218,13 @@ class Client:
         head = f"GET {self.target.prefix}{path} HTTP/1.1\r\n{self._head}\r\n"
         return await self._send(head, b"", timeout_s)
 
+    async def get_json(self, path: str, *, timeout_s: float | None = None) -> Any:
+        """GET, as plain data. Raises HttpFailure, also for any status but 200."""
+        response = await self.get(path, timeout_s=timeout_s)
+        if response.status != 200:
+            raise HttpFailure("status", _refusal(response), response.status)
+        return response.json()
+
     async def post(self, path: str, body: object, *, timeout_s: float | None = None) -> Response:
         """POST ``body`` as JSON. Raises HttpFailure, also for any status but 200."""
         data = msgspec.json.encode(body)
@@ -270,9 +279,17 @@ class Client:
             reason = (error.reason or str(error)).replace("_", " ").lower()
             raise HttpFailure("connect", f"{self.target.authority}: no TLS: {reason}") from None
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
-            raise HttpFailure("connect", f"{self.target.authority}: {reason}") from None
+            raise HttpFailure("connect", f"{self.target.authority}: {_reason(error)}") from None
         return connection
+
+
+def _reason(error: OSError) -> str:
+    """The system's words. A name with several addresses brings one error for all of them."""
+    if isinstance(error, socket.gaierror):  # its numbers are not the system's
+        return str(error.strerror)
+    several = re.search(r"\[Errno (\d+)\]", str(error))
+    number = error.errno or (int(several[1]) if several else 0)
+    return os.strerror(number) if number else str(error)
 
 
 def _tls_context() -> ssl.SSLContext:
@@ -301,7 +318,11 @@ def _refusal(response: Response) -> str:
         text = found.get("message", text) if isinstance(found, dict) else str(found)
     except msgspec.DecodeError:
         pass
-    return f"the server answered {response.status}: {' '.join(str(text).split())[:300]}"
+    words = " ".join(str(text).split())[:300]
+    elsewhere = response.headers.get("location", "")
+    if elsewhere and 300 <= response.status < 400:  # not followed: what is measured must be named
+        words = f"it points to {redact_url(elsewhere)[:300]}"
+    return f"the server answered {response.status}" + (f": {words}" if words else "")
 
 
 async def together(jobs: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

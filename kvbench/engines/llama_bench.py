@@ -49,9 +49,10 @@ class Bench(ABC):
         self._program = programs.find(s.program or self.name)
         self._model = model_file(message.model, self.name)
         known = options.probe(self._program, clean_environment())
-        doubled = self.own_options.intersection(options.options_in(s.args))
+        given = options.given(s.args, known)
+        doubled = [given[option] for option in sorted(self.own_options) if option in given]
         if doubled:
-            raise EngineFailure("option", f"args: {min(doubled)} follows from the suite's workload")
+            raise EngineFailure("option", f"args: {doubled[0]} follows from the suite's workload")
         probe_task = Task(prompts=[[0]], generate=1)
         options.check_known([*self._options(probe_task), *s.args], known, self._program[0])
         self._version = programs.version(self._program)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,11 +18,27 @@ from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, 
 from kvbench.engines.serve import EngineFailure, serve
 from kvbench.engines.server_process import ServerProcess, clean_environment, launch
 from kvbench.engines.settings import parse_settings
-from kvbench.engines.urls import Target
+from kvbench.engines.urls import Target, api_headers, redacted
 
 CAPABILITIES = ["tokens", "top2", "teacher", "text", "parallel", "logprobs"]
 QUIET = (["--cache-ram", "0"], ["--no-cache-idle-slots"], ["-fit", "off"], ["--no-webui"])
 """Passed where the server knows them: prompts must not be restored from elsewhere (FORMATS)."""
+
+OWN_OPTIONS = {
+    "--host": "url",
+    "--port": "port",
+    "-m": "model",
+    "-c": "context",
+    "-np": "parallel",
+    "-fa": "flash_attn",
+    "--kv-unified": "unified",
+    "--no-kv-unified": "unified",
+    "-ngl": "gpu_layers",
+    "-t": "threads",
+}
+"""Option -> the setting to use instead of ``args``; ``model`` is the suite's."""
+LEFT_TO_ARGS = ("gpu_layers", "threads")
+"""Settings without a default: as long as they are not set, ``args`` may have their option."""
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -32,6 +49,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     program: list[str] | str = "llama-server"
     url: str = ""
     """Attach to a server that is running already; nothing is started then."""
+    api_key_env: str | None = None
+    api_key_file: str | None = None
     context: Positive = 4096
     """Tokens of context in all (``-c``), shared by the slots."""
     parallel: Positive = 1
@@ -58,6 +77,8 @@ class LlamaServer:
         self._settings = Settings()
         self._server: ServerProcess | None = None
         self._target: Target | None = None
+        self._headers: dict[str, str] = {}
+        self._slots = 0
 
     def hello(self) -> ArmHello:
         """The version is known once the program is: it comes with ``ready``."""
@@ -69,7 +90,9 @@ class LlamaServer:
         receipt: dict[str, str] = {}
         version = ""
         if settings.url:
-            self._target = Target.parse(settings.url)
+            self._target = Target.parse(settings.url, source=f"engine {self.name}")
+            keys = {"api_key_env": settings.api_key_env, "api_key_file": settings.api_key_file}
+            self._headers = api_headers(keys, os.environ)
         else:
             version, receipt = self._start(message.model)
         return asyncio.run(self._ready(version, receipt))
@@ -97,10 +120,16 @@ class LlamaServer:
         return programs.find(given)
 
     def _build_command(
-        self, program: list[str], model: str, known: frozenset[str]
+        self, program: list[str], model: str, known: options.Known
     ) -> Callable[[int], list[str]]:
         """The command line as a function of the port; options given in ``args`` are not doubled."""
         s = self._settings
+        given = options.given(s.args, known)
+        for option, setting in OWN_OPTIONS.items():
+            unset = setting in LEFT_TO_ARGS and getattr(s, setting) is None
+            if option in given and not unset:
+                message = f"args: {given[option]} has a setting of its own, {setting}; use that"
+                raise EngineFailure("option", message)
         fixed = [
             ["-m", model],
             ["-c", str(s.context)],
@@ -113,10 +142,6 @@ class LlamaServer:
         if s.threads is not None:
             fixed += [["-t", str(s.threads)], ["-tb", str(s.threads)]]
         fixed += [option for option in QUIET if option[0] in known]
-        given = set(options.options_in(s.args))
-        doubled = [option[0] for option in fixed[:5] if option[0] in given]
-        if doubled:
-            raise EngineFailure("option", f"args: {doubled[0]} has a setting of its own; use that")
         chosen = [word for option in fixed if option[0] not in given for word in option if word]
 
         def command(port: int) -> list[str]:
@@ -127,9 +152,9 @@ class LlamaServer:
     async def _ready(self, version: str, receipt: dict[str, str]) -> Ready:
         async with self._client() as client:
             try:
-                props = (await client.get("/props", timeout_s=30.0)).json()
+                props = await client.get_json("/props", timeout_s=30.0)
             except HttpFailure as error:
-                raise EngineFailure("props", f"/props: {error}") from None
+                raise EngineFailure("props", f"/props: {self._why(error)}") from None
         if not isinstance(props, dict):
             raise EngineFailure("props", "/props is not an object")
         build = str(props.get("build_info") or "")
@@ -148,17 +173,22 @@ class LlamaServer:
     def _check_effective(self, effective: dict[str, Any], version: str) -> None:
         """What was asked for against what the server says; attached servers are only reported."""
         s, slots = self._settings, effective["parallel"]
-        if slots is None:
+        if not isinstance(slots, int):
             raise EngineFailure("props", f"/props of {version!r} has no total_slots")
+        self._slots = slots
         if s.url:
             return
         if slots != s.parallel:
             message = f"asked for {s.parallel} slots, the server ({version}) has {slots}"
             raise EngineFailure("effective", message)
+        has = effective.get("context", s.context)
+        if has < s.context // slots * slots:
+            message = f"asked for a context of {s.context}, the server ({version}) has {has}"
+            raise EngineFailure("effective", message)
 
     def _client(self) -> Client:
         assert self._target is not None
-        return Client(self._target, timeout_s=self._settings.request_s)
+        return Client(self._target, headers=self._headers, timeout_s=self._settings.request_s)
 
     def run(self, message: Run) -> Reply:
         """All prompts at once, one slot each."""
@@ -167,6 +197,12 @@ class LlamaServer:
             raise EngineFailure("option", f"task option {min(task.options)!r} is unknown")
         if self._server is not None and self._server.ended:
             raise EngineFailure("server", f"the server {self._server.describe_end()}")
+        if len(task.prompts) > self._slots:
+            raise EngineFailure(
+                "slots",
+                f"{len(task.prompts)} sequences at once, the server has {self._slots} slots; "
+                "the others would wait (set parallel)",
+            )
         work = self._forced(message) if task.teacher is not None else self._decode(message)
         return asyncio.run(work)
 
@@ -235,7 +271,7 @@ class LlamaServer:
             self._server.wait_a_moment()
             if self._server.ended:
                 return f"{error}; the server {self._server.describe_end()}"
-        return str(error)
+        return redacted(str(error), self._headers)
 
     def _stream(self, done: completion.Completion, task: Task) -> served.Stream:
         timings = done.timings
@@ -288,7 +324,7 @@ def _ids(prompt: list[int] | str) -> list[int]:
     return prompt
 
 
-def _unified_option(unified: bool, known: frozenset[str]) -> str:
+def _unified_option(unified: bool, known: options.Known) -> str:
     """Builds before the option existed had one cache layout only: then there is none to give."""
     option = "--kv-unified" if unified else "--no-kv-unified"
     if option in known or unified:

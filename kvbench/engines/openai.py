@@ -15,7 +15,7 @@ from kvbench.engines.http import Client, HttpFailure, together
 from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run, Task
 from kvbench.engines.serve import EngineFailure, serve
 from kvbench.engines.settings import parse_settings
-from kvbench.engines.urls import Target, api_headers
+from kvbench.engines.urls import Target, api_headers, redacted
 from kvbench.errors import SettingError
 
 CAPABILITIES = ["text", "parallel"]
@@ -67,7 +67,7 @@ class OpenAI:
         if "url" not in message.settings:
             raise SettingError("url", "", "http://HOST:PORT of the server", "engine openai")
         self._settings = s = parse_settings(message.settings, Settings, "openai")
-        self._target = Target.parse(s.url)
+        self._target = Target.parse(s.url, source="engine openai")
         keys = {"api_key_env": s.api_key_env, "api_key_file": s.api_key_file}
         self._headers = api_headers(keys, os.environ)
         return asyncio.run(self._ready())
@@ -91,10 +91,13 @@ class OpenAI:
 
     async def _only_model(self, client: Client) -> str:
         try:
-            listed = (await client.get("/v1/models", timeout_s=30.0)).json()
+            listed = await client.get_json("/v1/models", timeout_s=30.0)
             names = [str(entry["id"]) for entry in listed["data"]]
-        except (HttpFailure, KeyError, TypeError) as error:
-            raise EngineFailure("model", f"/v1/models: {self._scrub(error)}; set model") from None
+        except HttpFailure as error:
+            way_out = "" if error.status in (401, 403) else "; set model"
+            raise EngineFailure("model", f"/v1/models: {self._scrub(error)}{way_out}") from None
+        except (KeyError, TypeError):
+            raise EngineFailure("model", "/v1/models lists no models; set model") from None
         if len(names) != 1:
             raise EngineFailure("model", f"the server has {', '.join(names) or 'none'}; set model")
         return names[0]
@@ -158,11 +161,7 @@ class OpenAI:
         return stream
 
     def _scrub(self, error: Exception) -> str:
-        """An error's text without the key, should the server have echoed it."""
-        text = str(error)
-        for value in self._headers.values():
-            text = text.replace(value.removeprefix("Bearer "), "***")
-        return text
+        return redacted(str(error), self._headers)
 
     def close(self) -> None:
         """Nothing is held between tasks."""
@@ -171,10 +170,9 @@ class OpenAI:
 async def _version(client: Client) -> str:
     for path, field in VERSION_PATHS:
         try:
-            response = await client.get(path, timeout_s=30.0)
-            found = response.json() if response.status == 200 else None
+            found = await client.get_json(path, timeout_s=30.0)
         except HttpFailure as error:
-            if error.kind == "connect":
+            if error.kind in ("connect", "timeout"):
                 raise EngineFailure("request", str(error)) from None
             continue
         if isinstance(found, dict) and found.get(field):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kvbench.engines.serve import EngineFailure
 
@@ -14,14 +14,19 @@ _OPTION = re.compile(r"(?:^|[\s,|/\[])(--?[A-Za-z][A-Za-z0-9._-]*)")
 _NUMBER = re.compile(r"^-\d")
 
 
-def known_options(help_text: str) -> frozenset[str]:
+Known = Mapping[str, frozenset[str]]
+"""Each option a program knows, with all spellings of it (itself among them)."""
+
+
+def known_options(help_text: str) -> Known:
     """Every option in the left column of a usage text (lines that start with a dash)."""
-    found: set[str] = set()
+    found: dict[str, frozenset[str]] = {}
     for line in help_text.splitlines():
         stripped = line.strip()
         if stripped.startswith("-"):
-            found.update(_OPTION.findall(_COLUMN.split(stripped)[0]))
-    return frozenset(found)
+            spellings = frozenset(_OPTION.findall(_COLUMN.split(stripped)[0]))
+            found |= dict.fromkeys(spellings, spellings)
+    return found
 
 
 def options_in(args: Sequence[str]) -> list[str]:
@@ -30,7 +35,16 @@ def options_in(args: Sequence[str]) -> list[str]:
     return [arg.partition("=")[0] for arg in dashed if not _NUMBER.match(arg)]
 
 
-def probe(program: Sequence[str], env: dict[str, str] | None = None) -> frozenset[str]:
+def given(args: Sequence[str], known: Known) -> dict[str, str]:
+    """What ``args`` set, by every spelling it has: spelling -> the one that was used."""
+    return {
+        spelling: option
+        for option in options_in(args)
+        for spelling in known.get(option, frozenset([option]))
+    }
+
+
+def probe(program: Sequence[str], env: dict[str, str] | None = None) -> Known:
     """Ask ``program --help``. Raises EngineFailure("start" or "help") if it cannot be asked."""
     text = ask(program, "--help", env)
     options = known_options(text)
@@ -58,7 +72,7 @@ def ask(program: Sequence[str], option: str, env: dict[str, str] | None = None) 
     return done.stdout.decode(errors="replace")
 
 
-def check_known(args: Sequence[str], known: frozenset[str], program: str) -> None:
+def check_known(args: Sequence[str], known: Collection[str], program: str) -> None:
     """Raise EngineFailure("option") for the first option that the program does not know."""
     for option in options_in(args):
         if option not in known:

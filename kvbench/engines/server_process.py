@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -21,6 +22,9 @@ LOOPBACK = "127.0.0.1"
 STOP_S = 10.0
 _POLL_S = 0.05
 _PORT_TRIES = 3
+_STAMP = re.compile(r"^[\d.:]+ [DIWE] ")
+"""llama.cpp's time and level before a message."""
+_ERROR = re.compile(r"^[\d.:]+ E |\berror:", re.IGNORECASE)
 
 
 def free_port() -> int:
@@ -80,7 +84,7 @@ class ServerProcess:
             await asyncio.sleep(_POLL_S)
 
     def describe_end(self) -> str:
-        """``exited with code 1: its last line``."""
+        """``exited with code 1: the first line that names an error``, or else its last line."""
         self._log.join(1.0)
         code = self._process.poll()
         how = (
@@ -89,7 +93,8 @@ class ServerProcess:
             else f"exited with code {code}"
         )
         lines = [line.strip() for line in self._log.text().splitlines() if line.strip()]
-        return f"{how}: {lines[-1][:300]}" if lines else how
+        cause = next((line for line in lines if _ERROR.search(line)), lines[-1] if lines else "")
+        return f"{how}: {_STAMP.sub('', cause)[:300]}" if cause else how
 
     def log(self) -> str:
         """Its output, bounded."""

@@ -20,21 +20,23 @@ class Target:
     prefix: str
 
     @classmethod
-    def parse(cls, url: str, name: str = "url") -> Target:
+    def parse(cls, url: str, name: str = "url", source: str = "argument") -> Target:
         """From ``http://host:port/prefix``. Credentials in a URL are refused: they leak."""
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError as error:
-            raise SettingError(name, redact_url(url), f"a URL ({error})") from None
+            raise SettingError(name, redact_url(url), f"a URL ({error})", source) from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise SettingError(name, redact_url(url), "http://HOST[:PORT] or https://HOST[:PORT]")
+            allowed = "http://HOST[:PORT] or https://HOST[:PORT]"
+            raise SettingError(name, redact_url(url), allowed, source)
         if parts.username or parts.password or parts.query or parts.fragment:
             allowed = "a URL without credentials, query or fragment (see api_key_env, api_key_file)"
-            raise SettingError(name, redact_url(url), allowed)
+            raise SettingError(name, redact_url(url), allowed, source)
         prefix = parts.path.rstrip("/")
         if prefix.endswith("/v1"):
-            raise SettingError(name, redact_url(url), "the server's URL up to, not including, /v1")
+            allowed = "the server's URL up to, not including, /v1"
+            raise SettingError(name, redact_url(url), allowed, source)
         tls = parts.scheme == "https"
         return cls(parts.hostname, port or (443 if tls else 80), tls, prefix)
 
@@ -70,3 +72,10 @@ def api_headers(settings: Mapping[str, str | None], environ: Mapping[str, str]) 
             ) from None
         return {"Authorization": f"Bearer {key}"}
     return {}
+
+
+def redacted(text: str, headers: Mapping[str, str]) -> str:
+    """A message without the key, should the server have echoed it."""
+    for value in headers.values():
+        text = text.replace(value.removeprefix("Bearer "), "***")
+    return text

@@ -79,7 +79,11 @@ def main(argv: list[str] | None = None) -> int:
     stopped = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    server = xllamacpp.Server(_params(xllamacpp, given))
+    try:
+        server = xllamacpp.Server(_params(xllamacpp, given))
+    except RuntimeError as error:  # what it was stands in the server's log
+        print(f"error: {error}", file=sys.stderr)
+        return 1
     print(f"listening on {server.listening_address}", flush=True)
     stopped.wait()
     del server

@@ -68,6 +68,9 @@ def test_an_option_that_help_does_not_name_stops_the_arm() -> None:
     assert fault.kind == "option" and "-d" in fault.message
     fault = failed(replayed("llama-bench", BENCH, args=["-n", "5"]), SINGLE)
     assert fault.kind == "option" and "workload" in fault.message
+    spelt = BENCH.replace("-n,", "-n/--n-gen,")
+    fault = failed(replayed("llama-bench", spelt, args=["--n-gen", "5"]), SINGLE)
+    assert fault.kind == "option" and "--n-gen follows" in fault.message
 
 
 def test_what_ran_is_compared_with_what_was_asked() -> None:

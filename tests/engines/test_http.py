@@ -132,6 +132,58 @@ def test_nobody_listens() -> None:
         asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("host", "words"),
+    [("localhost", "Connection refused"), ("nobody.invalid", r"[Nn]ame|resolution")],
+)
+def test_a_name_that_leads_nowhere_is_in_the_systems_words(host: str, words: str) -> None:
+    """Also a name with two addresses, which brings two errors; resolvers number theirs anew."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+
+    async def main() -> None:
+        async with Client(Target(host, port, False, "")) as client:
+            await client.get("/x")
+
+    with pytest.raises(HttpFailure, match=words) as caught:
+        asyncio.run(main())
+    assert caught.value.kind == "connect" and "Errno" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (
+            b"HTTP/1.1 302 X\r\nLocation: https://u:p@h/x?k=1\r\nContent-Length: 0\r\n\r\n",
+            "https://h/x",
+        ),
+        (b"HTTP/1.1 502 X\r\nContent-Length: 0\r\n\r\n", "answered 502"),
+        (b"HTTP/1.1 404 X\r\nContent-Length: 8\r\n\r\n<i>no\n\n<", "404: <i>no <"),
+    ],
+)
+def test_any_status_but_200_is_a_failure_in_one_line(answer: bytes, words: str) -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(answer)
+
+    async def main() -> None:
+        port = listener.getsockname()[1]
+        async with Client(Target("127.0.0.1", port, False, "")) as client:
+            await client.get_json("/x")
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    with listener, pytest.raises(HttpFailure) as caught:
+        asyncio.run(main())
+    thread.join(10)
+    assert caught.value.kind == "status" and str(caught.value).endswith(words)
+    assert "\n" not in str(caught.value)
+
+
 def test_not_json_is_named() -> None:
     (response,) = ask(whole(b"<html>"))
     with pytest.raises(HttpFailure, match="not JSON"):

@@ -41,6 +41,26 @@ def test_attached(tmp_path: Path) -> None:
     assert run.outcome.result.tokens == 24
 
 
+def test_more_sequences_than_slots_are_refused(tmp_path: Path) -> None:
+    """The server would queue them, and a wait would be measured as if it were work."""
+    with running_stub(tmp_path, {"slots": 2}) as url:
+        attached = Arm(name="a", engine="llama-server", settings={"url": url})
+        fault = failure(run_once(attached, Task(prompts=prompts(3), generate=8), QUICK))
+    assert fault.kind == "slots" and "3 sequences" in fault.message and "2 slots" in fault.message
+
+
+def test_an_attached_servers_key_is_sent_and_redacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("THE_KEY", "sesame-123")
+    with running_stub(tmp_path, {"status": 401, "echo_key": True}) as url:
+        settings = {"url": url, "api_key_env": "THE_KEY"}
+        attached = Arm(name="a", engine="llama-server", settings=settings)
+        run = run_once(attached, Task(prompts=prompts(1), generate=4), QUICK)
+    fault = failure(run)
+    assert "***" in fault.message and "sesame" not in fault.message + run.stderr
+
+
 @pytest.mark.parametrize("planted", [{"cache_n": 3}])
 def test_a_reused_prompt_voids_the_task(tmp_path: Path, planted: dict[str, Any]) -> None:
     with running_stub(tmp_path, planted) as url:
@@ -103,8 +123,12 @@ def test_known_options() -> None:
   -t N, --threads=N   number
 """
     known = options.known_options(text)
-    assert {"-h", "--help", "--usage", "-fa", "--flash-attn", "-no-kvu", "--threads"} <= known
+    assert {"-h", "--help", "--usage", "-fa", "--flash-attn", "-no-kvu", "--threads"} <= set(known)
     assert "--not-an-option" not in known
+    assert options.given(["--flash-attn=on", "-1"], known) == {
+        "-fa": "--flash-attn",
+        "--flash-attn": "--flash-attn",
+    }
     options.check_known(["-fa", "on", "--threads=4", "-1"], known, "x")
     with pytest.raises(EngineFailure, match="--nope"):
         options.check_known(["--nope=1"], known, "x")

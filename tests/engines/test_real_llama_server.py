@@ -17,6 +17,7 @@ import kvbench
 from gates.exact import CellOptions, gate_cell
 from gates.exact.compare import first_divergence
 from kvbench.decoder.model import gguf_path
+from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Reply, Task
 from kvbench.engines.server_process import launch
 from kvbench.engines.supervisor import ArmSession, run_once
@@ -110,11 +111,52 @@ def test_an_unknown_option_stops_the_arm(tiny: str) -> None:
     assert fault.kind == "option" and "--no-such-option" in fault.message
 
 
-def test_an_option_with_a_setting_of_its_own_is_refused(tiny: str) -> None:
-    fault = failure(
-        run_once(real_arm(tiny, args=["-c", "99"]), Task(prompts=[[1]], generate=1), QUICK)
-    )
-    assert fault.kind == "option" and "-c" in fault.message
+@pytest.mark.parametrize(
+    ("args", "setting"),
+    [
+        (["-c", "99"], "context"),
+        (["--ctx-size=99"], "context"),
+        (["--port", "9999"], "port"),
+        (["--host", "0.0.0.0"], "url"),
+        (["--model", "other.gguf"], "model"),
+        (["--threads", "2"], "threads"),
+    ],
+)
+def test_an_option_with_a_setting_of_its_own_is_refused(
+    tiny: str, args: list[str], setting: str
+) -> None:
+    """Whichever way it is spelt: of two the server would take the last, unseen."""
+    fault = failure(run_once(real_arm(tiny, args=args), Task(prompts=[[1]], generate=1), QUICK))
+    assert fault.kind == "option" and f"{args[0].partition('=')[0]} has" in fault.message
+    assert setting in fault.message
+
+
+def test_a_setting_that_is_not_set_leaves_its_option_to_args(tiny: str) -> None:
+    settings = {"context": 512, "args": ["--threads", "1"]}
+    arm = Arm(name="a", engine="xllamacpp", model=tiny, settings=settings)
+    run = run_once(arm, Task(prompts=prompts(1), generate=4), QUICK)
+    assert isinstance(run.outcome, Reply), run
+
+
+def test_a_context_that_the_server_cuts_is_refused(tiny: str) -> None:
+    """The model was trained on 65536 tokens, and llama.cpp gives no slot more than that."""
+    arm = real_arm(tiny, context=70000)
+    fault = failure(run_once(arm, Task(prompts=prompts(1), generate=4), QUICK))
+    assert fault.kind == "effective" and "70000" in fault.message and "65536" in fault.message
+
+
+@pytest.mark.parametrize(
+    ("content", "words"), [(b"hello", "magic"), (b"GGUF\3\0\0\0" + bytes(8), "")]
+)
+def test_a_file_that_is_no_model_is_refused_in_the_servers_words(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    pytest.importorskip("xllamacpp", reason=NO_LLAMA)
+    file = tmp_path / "m.gguf"
+    file.write_bytes(content)
+    fault = failure(run_once(real_arm(str(file)), Task(prompts=[[1]], generate=1), QUICK))
+    assert fault.kind == "start" and words in fault.message
+    assert "check the input params" not in fault.message
 
 
 def test_an_unknown_setting_is_refused(tiny: str) -> None:

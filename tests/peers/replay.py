@@ -1,6 +1,7 @@
 """Stands in for a benchmark program: knows its options, prints a recording.
 
 Usage: replay.py RECORDING KNOWN_OPTIONS [the program's own arguments]
+Options stand between commas, spellings of one option between slashes.
 """
 
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 
 recording, known, *arguments = sys.argv[1:]
 if "--help" in arguments:
-    print("\n".join(f"{option} X" for option in known.split(",")))
+    print("\n".join(f"{option.replace('/', ', ')} X" for option in known.split(",")))
 elif "--version" in arguments:
     print("version: 0.5.0-dev (build 1, commit 0c1e570)")
 else:
