@@ -25,7 +25,6 @@ from kvbench.decoder.readback import StepOutput
 from kvbench.decoder.seeded import SeededHistory, fill
 from kvbench.decoder.settings import DecoderSettings
 from kvbench.decoder.stage import AttentionLayer
-from kvbench.device.cuda import products
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.rates import measure
 from kvbench.device.memory import Span
@@ -133,10 +132,6 @@ def main() -> None:
     name, kv, contexts = sys.argv[1:4]
     weights = sys.argv[4] if len(sys.argv) > 4 else "f16"
     wanted = sys.argv[5].split(",") if len(sys.argv) > 5 else list(ARMS)
-    if len(sys.argv) > 6:  # how products are cut into blocks, for comparisons
-        shape, per_sm, overlap = sys.argv[6].split("/")
-        products.ONE_ROW = tuple(map(int, shape.split(",")))  # type: ignore[assignment]
-        products.BLOCKS_PER_SM, products.OVERLAP_PRODUCTS = int(per_sm), bool(int(overlap))
     with CudaDevice() as device:
         print(json.dumps({"rates": measure(device, device_bytes=2 << 30).as_dict()}), flush=True)
     model = open_model(name)

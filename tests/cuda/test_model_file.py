@@ -17,8 +17,9 @@ pytestmark = pytest.mark.cuda
 NAME = "smollm2"
 TEXT = "The three laws of thermodynamics, in plain words, are these. First,"
 GENERATE = 96
-NEAR_TIE = 1e-2
-"""The margin between the two best logits within which two correct orders of addition may differ."""
+NEAR_TIE = {"f16": 1e-2, "q8_0": 1e-1}
+"""The margin between the two best logits within which two correct orders of addition may differ: a
+value of K or V at the edge of two steps of q8_0 falls to either."""
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +31,21 @@ def prompt() -> list[int]:
     return tokenizer.encode(TEXT)
 
 
-def decode(prompt: list[int], **settings: Any) -> DecodeRun:
-    task = DecodeTask([prompt], GENERATE, detail=True, snapshots=False)
+def decode(prompt: list[int], teacher: list[int] | None = None, **settings: Any) -> DecodeRun:
+    forced = [teacher] if teacher else None
+    task = DecodeTask([prompt], GENERATE, teacher=forced, detail=True, snapshots=False)
     return run_task(open_model(NAME), parse(settings), task)
 
 
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 def test_tokens_are_the_cpus(device: CudaDevice, prompt: list[int], kv_type: str) -> None:
-    """The first token that differs, if any, is a near-tie of the cpu device's logits."""
+    """At every position of the cpu device's text, but where its two best logits all but tie."""
     cpu = decode(prompt, kv_type=kv_type)
-    cuda = decode(prompt, kv_type=kv_type, device="cuda", depth=1, graphs=True)
-    pairs = list(zip(cuda.tokens[0], cpu.tokens[0], cpu.top2[0], strict=True))
-    assert len(pairs) == GENERATE
-    for at, (mine, theirs, top2) in enumerate(pairs):
-        if mine != theirs:
-            assert top2[1] - top2[3] < NEAR_TIE, at
-            break
+    cuda = decode(prompt, cpu.tokens[0], kv_type=kv_type, device="cuda", depth=1)
+    assert len(set(cpu.tokens[0])) > 20, "blind: few tokens"
+    for at, (mine, theirs) in enumerate(zip(cuda.top2[0], cpu.top2[0], strict=True)):
+        if mine[0] != theirs[0]:
+            assert theirs[1] - theirs[3] < NEAR_TIE[kv_type], (at, mine, theirs)
 
 
 @pytest.mark.parametrize("weight_type", ["f32", "f16", "q8_0"])

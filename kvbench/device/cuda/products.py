@@ -4,21 +4,17 @@ from __future__ import annotations
 
 from kvbench.device.cuda import arguments
 from kvbench.device.cuda.driver import Launch, function, multiprocessors
-from kvbench.device.cuda.source import MACRO, ROW_VARIANTS
+from kvbench.device.cuda.source import MACRO, ROW_VARIANTS, WARPS, cut_of
 from kvbench.device.cuda.weights import Matrix
 from kvbench.device.memory import Buffer
 from kvbench.errors import DeviceError
 
-ONE_ROW = (8, 2, 8, 3)
-"""Products of one or two rows: warps of a block, rows of W per warp, loads in flight per lane, and
-blocks that fit on a multiprocessor (the R1_ macros of matvec.cu)."""
+BLOCKS_PER_SM = 1
+"""Blocks per multiprocessor: each stays for all its rows of W and brings x in once. It leaves room
+for the next product's block, which reads ahead into a ring of its own meanwhile."""
 
-BLOCKS_PER_SM = 3
-"""Blocks launched per multiprocessor: each stays for all its rows of W and brings x in once."""
-
-OVERLAP_PRODUCTS = False
-"""Whether a product may begin beside the end of the kernel before it: its blocks then land unevenly
-on the multiprocessors (docs/LOG.md)."""
+TILE_VALUES = {1: 32768, 2: 16384, 4: 4096, 8: 2048, 16: 1024}
+"""Values of each row of x that are held in shared memory at once, by rows (TILE in matvec.cu)."""
 
 
 def address(buffer: Buffer, offset: int = 0) -> int:
@@ -47,22 +43,17 @@ def product_launch(
     """One matrix-vector product for 1 to 16 rows; pointers, and strides in floats."""
     variant = next(v for v in ROW_VARIANTS if v >= rows)
     blocked = weight.kind in ("q8_0", "q4_0")
-    defines: dict[str, object] = {"WT": MACRO[weight.kind], "ROWS": variant}
-    warps, per_warp = 8, 2 if blocked and variant > 8 else 4
-    if variant < 4:
-        warps, per_warp, loads, least = ONE_ROW
-        defines |= {"R1_WARPS": warps, "R1_NR": per_warp, "R1_LOADS": loads, "R1_MINB": least}
+    cut = cut_of(variant, blocked)
     chunk = 32 * {"f32": 4, "f16": 8, "q8_0": 16, "q4_0": 32}[weight.kind]
-    limit = (32768 if variant < 4 else 16384) // variant
-    tile = min(limit, -(-weight.k // chunk) * chunk)
-    groups = -(-weight.n // (warps * per_warp))
-    # Where x fits at once, a block per multiprocessor stays for all its rows and leaves room for
-    # the next kernel's blocks, which fetch their first weights meanwhile.
-    blocks = groups if weight.k > limit else min(groups, multiprocessors() * BLOCKS_PER_SM)
+    tile = min(TILE_VALUES[variant], -(-weight.k // chunk) * chunk)
+    groups = -(-weight.n // (WARPS * cut.per_warp))
     return Launch(
-        function("matvec", f"matvec_{mode}", **defines),
-        (blocks,),
-        (warps * 32,),
+        function(
+            "matvec", f"matvec_{mode}",
+            WT=MACRO[weight.kind], ROWS=variant, NR=cut.per_warp, DEPTH=cut.depth,
+        ),
+        (min(groups, multiprocessors() * BLOCKS_PER_SM),),
+        (WARPS * 32,),
         arguments.Mat(
             *pointers(weight),
             x,
@@ -77,9 +68,8 @@ def product_launch(
             rows,
             eps,
         ),
-        shared=tile * variant * 4,
-        overlap=OVERLAP_PRODUCTS,
-    )
+        shared=tile * variant * 4 + cut.ring_bytes(blocked),
+    )  # fmt: skip
 
 
 def pointers(matrix: Matrix) -> tuple[int, int | None]:

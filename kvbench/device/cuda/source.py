@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -15,6 +16,32 @@ MACRO = {"f16": "F16", "q8_0": "Q8", "q4_0": "Q4", "f32": "F32"}
 
 ROW_VARIANTS = (1, 2, 4, 8, 16)
 """Batch sizes matvec.cu is compiled for; a batch takes the next larger one."""
+
+WARPS = 8
+"""Warps of a block (matvec.cu)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a block takes W: rows of it per warp, and 16-byte loads under way for each."""
+
+    per_warp: int
+    depth: int
+
+    def ring_bytes(self, blocked: bool) -> int:
+        """Shared memory of what is read ahead; block-scaled types have a scale beside each load."""
+        return WARPS * 32 * self.per_warp * self.depth * (20 if blocked else 16)
+
+
+FEW_ROWS, MANY_ROWS, MANY_BLOCKED = Cut(2, 8), Cut(4, 4), Cut(2, 8)
+
+
+def cut_of(rows: int, blocked: bool) -> Cut:
+    """The cut for a variant of ``rows``; ``blocked``: weights with a scale per 32 values."""
+    if rows < 4:
+        return FEW_ROWS
+    return MANY_BLOCKED if blocked and rows > 8 else MANY_ROWS
+
 
 Defines = tuple[tuple[str, str], ...]
 
@@ -37,7 +64,9 @@ def sample_variants() -> Iterator[tuple[str, Defines]]:
         yield "tokens", (("WT", weights),)
         yield "weights", (("WT", weights),)
         for rows in ROW_VARIANTS:
-            yield "matvec", (("WT", weights), ("ROWS", str(rows)))
+            cut = cut_of(rows, weights in ("Q8", "Q4"))
+            shape = (("NR", str(cut.per_warp)), ("DEPTH", str(cut.depth)))
+            yield "matvec", (("WT", weights), ("ROWS", str(rows)), *shape)
     for kv in ("F16", "Q8", "Q4"):
         yield "rows", (("KV", kv),)
         for head_dim, group in ((64, 3), (128, 4), (256, 6), (16, 2), (128, 8)):

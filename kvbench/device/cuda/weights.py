@@ -141,6 +141,7 @@ class DeviceWeights(Mapping[str, Matrix | Buffer]):
         require_shape(name, kind, shape[-1])
         values, scales = data_bytes(kind, count)
         data = self.device.alloc(name, values, clear=False)
+        scales += scales % 4  # products read them in pairs
         scale = self.device.alloc(f"{name} scales", scales, clear=False) if scales else None
         if self._slab is None:
             self._slab = self.device.alloc("weight scratch", SLAB * 4, clear=False)

@@ -1,4 +1,5 @@
-// y[r] = W x[r] for up to ROWS rows, W read once. Compile with -DWT=F16|Q8|Q4|F32 -DROWS=1..16.
+// y[r] = W x[r] for up to ROWS rows, W read once. Compile with -DWT=F16|Q8|Q4|F32 -DROWS=1..16,
+// -DNR: rows of W per warp, -DDEPTH: loads of 16 bytes under way for each of them.
 //
 // A row's bits depend on nothing but its own x and W: lane l of a warp owns the values
 // [(32 j + l) VPL, + VPL) for j = 0, 1, ..., adds them in that order with fused multiply-adds, and
@@ -16,29 +17,10 @@
 #endif
 #define CHUNK (32 * VPL)                 // values of K that a warp takes in one 16-byte load
 #define BLOCKED (WT == Q8 || WT == Q4)   // one scale per 32 values
-#ifndef R1_WARPS
-#define R1_WARPS 8
-#endif
-#ifndef R1_NR
-#define R1_NR 2
-#endif
-#ifndef R1_LOADS
-#define R1_LOADS 8
-#endif
-#ifndef R1_MINB
-#define R1_MINB 3
-#endif
-#define WARPS (ROWS < 4 ? R1_WARPS : 8)
+#define WARPS 8
 #define THREADS (WARPS * 32)
 #define TILE (ROWS < 4 ? 32768 / ROWS : 16384 / ROWS)    // values of each x in shared memory
 #define SLOTS 512                        // partial sums of squares, whatever the number of threads
-
-// Rows of W per warp, and chunks in flight per row of W: 8 loads of 16 bytes per lane.
-template <bool PAIRED>
-struct Shape {
-  static const int NR = ROWS < 4 ? (R1_NR == 1 && (PAIRED || WT == Q4) ? 2 : R1_NR) : BLOCKED && ROWS > 8 ? 2 : 4;
-  static const int UNROLL = ROWS < 4 ? R1_LOADS / NR : WT == Q4 ? 1 : 2;
-};
 
 enum Mode { PLAIN, RESIDUAL, GATED, RECURRENT };
 
@@ -80,37 +62,64 @@ __device__ __forceinline__ int place_of(int k) {
   return k - in + ((in % VPL) / 4) * 128 + (in / VPL) * 4;
 }
 
-template <int NR, int UNROLL>
-struct Batch {
-  uint4 v[UNROLL][NR];
-#if BLOCKED
-  u16 d[UNROLL][NR];
-#endif
-};
-
-template <int NR, int UNROLL>
-__device__ __forceinline__ void load_chunk(Batch<NR, UNROLL>& b, const Mat& m, const int (&row)[NR], int k, int u) {
-#pragma unroll
-  for (int n = 0; n < NR; n++) {
-    const bool in = k < m.K && row[n] < m.N;
-    b.v[u][n] = make_uint4(0, 0, 0, 0);
-    const i64 at = (i64)row[n] * m.K + k;
-#if WT == F16
-    if (in) b.v[u][n] = load_stream(m.w + 2 * at);
-#elif WT == Q8
-    b.d[u][n] = 0;
-    if (in) b.v[u][n] = load_stream(m.w + at), b.d[u][n] = m.scale[at / 32];
-#elif WT == Q4
-    b.d[u][n] = 0;
-    if (in) b.v[u][n] = load_stream(m.w + at / 2), b.d[u][n] = m.scale[at / 32];
-#else
-    if (in) b.v[u][n] = load_stream(m.w + 4 * at);
-#endif
-  }
+// Results per warp and group of rows of W; which result is the n-th of this warp in group g.
+template <bool PAIRED>
+__device__ __forceinline__ int result_of(int g, int n) {
+  const int per_warp = PAIRED ? NR / 2 : NR;
+  return (g * WARPS + threadIdx.x / 32) * per_warp + n;
 }
 
-template <int NR, int UNROLL>
-__device__ __forceinline__ void use_chunk(const Batch<NR, UNROLL>& b, float (&acc)[NR][ROWS], const float* xs, int tile, int at, int u, int lane) {
+// A warp's rows of W, read ahead through a ring in shared memory: a lane copies, awaits and uses 16
+// bytes of its own, so that no barrier is needed and the next rows are under way while these are
+// summed. W is constant: the ring is filled while the kernel before is still making x.
+template <bool PAIRED>
+struct Stream {
+  const Mat& m;
+  uint4* ring;            // [DEPTH][NR][THREADS]
+  u32* scales;            // likewise: two scales, of which one is this lane's
+  const int lane;         // values from the start of a chunk to this lane's
+  int group, k;           // what comes next
+  i64 at[NR];             // this lane's first value of each row, or -1 past the end
+
+  __device__ __forceinline__ Stream(const Mat& m, void* shared)
+      : m(m), ring((uint4*)shared + threadIdx.x), scales((u32*)((uint4*)shared + DEPTH * NR * THREADS) + threadIdx.x),
+        lane(threadIdx.x % 32 * VPL), group(blockIdx.x), k(0) {
+    take(group, at);
+  }
+  __device__ __forceinline__ void take(int g, i64 (&at)[NR]) const {
+    const int results = PAIRED ? m.N / 2 : m.N;
+#pragma unroll
+    for (int n = 0; n < NR; n++) {
+      const int i = result_of<PAIRED>(g, PAIRED ? n / 2 : n);
+      at[n] = i < results ? (i64)(i + (PAIRED ? n % 2 * results : 0)) * m.K + lane : -1;
+    }
+  }
+  // Orders the next chunk of every row into `slot`.
+  __device__ __forceinline__ void fetch(int slot) {
+#pragma unroll
+    for (int n = 0; n < NR; n++) {
+      const bool in = at[n] >= 0 && k + lane < m.K;
+      const i64 i = in ? at[n] + k : 0;
+      const i64 byte = WT == F16 ? 2 * i : WT == Q8 ? i : WT == Q4 ? i / 2 : 4 * i;
+      copy_async<16>(ring + (slot * NR + n) * THREADS, m.w + byte, in);
+#if BLOCKED
+      copy_async<4>(scales + (slot * NR + n) * THREADS, m.scale + i / 64 * 2, in);
+#endif
+    }
+    copy_commit();
+    k += CHUNK;
+    if (k >= m.K) k = 0, group += gridDim.x, take(group, at);
+  }
+};
+
+// acc += this slot's chunk of W times x[*][at, at + CHUNK) of the tile. odd: which of a pair of
+// scales is meant.
+template <bool PAIRED>
+__device__ __forceinline__ void use(const Stream<PAIRED>& w, int slot, float (&acc)[NR][ROWS], const float* xs, int tile, int at, const bool (&odd)[NR]) {
+  const int lane = threadIdx.x % 32;
+  uint4 v[NR];
+#pragma unroll
+  for (int n = 0; n < NR; n++) v[n] = w.ring[(slot * NR + n) * THREADS];
 #if BLOCKED
   float part[NR][ROWS];
 #pragma unroll
@@ -122,25 +131,26 @@ __device__ __forceinline__ void use_chunk(const Batch<NR, UNROLL>& b, float (&ac
 #endif
 #pragma unroll
   for (int g = 0; g < VPL / 4; g++) {
-    float4 w[NR];
+    float4 four[NR];
 #pragma unroll
-    for (int n = 0; n < NR; n++) w[n] = weight4(b.v[u][n], g);
+    for (int n = 0; n < NR; n++) four[n] = weight4(v[n], g);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) {
       const float4 x = *(const float4*)(xs + r * tile + at + g * 128 + lane * 4);
 #pragma unroll
       for (int n = 0; n < NR; n++) {
-        part[n][r] = fmaf(w[n].x, x.x, part[n][r]);
-        part[n][r] = fmaf(w[n].y, x.y, part[n][r]);
-        part[n][r] = fmaf(w[n].z, x.z, part[n][r]);
-        part[n][r] = fmaf(w[n].w, x.w, part[n][r]);
+        part[n][r] = fmaf(four[n].x, x.x, part[n][r]);
+        part[n][r] = fmaf(four[n].y, x.y, part[n][r]);
+        part[n][r] = fmaf(four[n].z, x.z, part[n][r]);
+        part[n][r] = fmaf(four[n].w, x.w, part[n][r]);
       }
     }
   }
 #if BLOCKED
 #pragma unroll
   for (int n = 0; n < NR; n++) {
-    const float d = half_bits(b.d[u][n]);
+    const u32 pair = w.scales[(slot * NR + n) * THREADS];
+    const float d = odd[n] ? hi_half(pair) : lo_half(pair);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) acc[n][r] = fmaf(d, part[n][r], acc[n][r]);
   }
@@ -148,27 +158,35 @@ __device__ __forceinline__ void use_chunk(const Batch<NR, UNROLL>& b, float (&ac
 }
 
 // Brings x[*][k0, k0 + tile) into shared memory, zeros past K and past the last row, and adds the
-// squares: slot s owns the values 4s mod 4 SLOTS, in ascending order, whatever the tile.
+// squares: slot s owns the values 4s mod 4 SLOTS, in ascending order, whatever the tile. LOADS go
+// out together: all blocks do this at once, and a trip to memory is longer than the rest.
 __device__ __forceinline__ void stage(const Mat& m, float* xs, float (*squares)[SLOTS], int k0, int tile) {
-#pragma unroll 4
+  const int LOADS = 8;
   for (int r = 0; r < ROWS; r++) {
-#pragma unroll 4
-    for (int k = threadIdx.x * 4; k < tile; k += THREADS * 4) {
-      float4 x = make_float4(0, 0, 0, 0);
-      if (r < m.rows && k0 + k < m.K) {
-        x = *(const float4*)(m.x + r * m.ldx + k0 + k);
-        if (m.gain) {
-          float* slot = &squares[r][(k0 + k) / 4 % SLOTS];
-          float sum = k0 + k < 4 * SLOTS ? 0.0f : *slot;
-          sum = fmaf(x.x, x.x, sum);
-          sum = fmaf(x.y, x.y, sum);
-          sum = fmaf(x.z, x.z, sum);
-          *slot = fmaf(x.w, x.w, sum);
-          const float4 g = *(const float4*)(m.gain + k0 + k);
-          x = make_float4(x.x * g.x, x.y * g.y, x.z * g.z, x.w * g.w);
-        }
+    for (int first = threadIdx.x * 4; first < tile; first += LOADS * THREADS * 4) {
+      float4 x[LOADS];
+#pragma unroll
+      for (int i = 0; i < LOADS; i++) {
+        const int k = k0 + first + i * THREADS * 4;
+        x[i] = make_float4(0, 0, 0, 0);
+        if (r < m.rows && k < m.K && k < k0 + tile) x[i] = *(const float4*)(m.x + r * m.ldx + k);
       }
-      *(float4*)(xs + r * tile + place_of(k)) = x;
+#pragma unroll
+      for (int i = 0; i < LOADS; i++) {
+        const int in_tile = first + i * THREADS * 4, k = k0 + in_tile;
+        if (in_tile >= tile) break;
+        if (m.gain && r < m.rows && k < m.K) {
+          float* slot = &squares[r][k / 4 % SLOTS];
+          float sum = k < 4 * SLOTS ? 0.0f : *slot;
+          sum = fmaf(x[i].x, x[i].x, sum);
+          sum = fmaf(x[i].y, x[i].y, sum);
+          sum = fmaf(x[i].z, x[i].z, sum);
+          *slot = fmaf(x[i].w, x[i].w, sum);
+          const float4 g = *(const float4*)(m.gain + k);
+          x[i] = make_float4(x[i].x * g.x, x[i].y * g.y, x[i].z * g.z, x[i].w * g.w);
+        }
+        *(float4*)(xs + r * tile + place_of(in_tile)) = x[i];
+      }
     }
   }
 }
@@ -202,62 +220,44 @@ __device__ __forceinline__ void finish(const Mat& m, const float* out, int at, i
 template <int MODE>
 __device__ __forceinline__ void matvec(const Mat& m) {
   const bool paired = MODE == GATED || MODE == RECURRENT;
-  const int NR = Shape<paired>::NR, UNROLL = Shape<paired>::UNROLL;
+  const int RESULTS = paired ? NR / 2 : NR;
   extern __shared__ float4 shared[];
   __shared__ float squares[ROWS][SLOTS], factors[WARPS][ROWS], out[WARPS][NR * ROWS];
-  float* xs = (float*)shared;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int per_group = WARPS * (paired ? NR / 2 : NR), limit = paired ? m.N / 2 : m.N;
-  const int groups = (limit + per_group - 1) / per_group;
-
-  // Group g of rows of W: this warp's share of it. Rows past the end become N.
-  int row[NR];
-  auto take = [&](int g) {
-    const int first = g * per_group + warp * (per_group / WARPS);
-#pragma unroll
-    for (int n = 0; n < NR; n++) {
-      const int i = first + (paired ? n / 2 : n);
-      row[n] = i < limit ? i + (paired ? n % 2 * limit : 0) : m.N;
-    }
-  };
-
-  Batch<NR, UNROLL> batch;
-  take(blockIdx.x);
+  const int results = paired ? m.N / 2 : m.N, groups = (results + WARPS * RESULTS - 1) / (WARPS * RESULTS);
+  const int longest = (m.K < TILE ? m.K + CHUNK - 1 : TILE) / CHUNK * CHUNK;
+  float* xs = (float*)shared;                          // [ROWS][a tile], then the ring
+  Stream<paired> w(m, xs + ROWS * longest);
   grid_release();
-  // Weights are constants: the first go out while the kernel before is still making x.
 #pragma unroll
-  for (int u = 0; u < UNROLL; u++) load_chunk(batch, m, row, u * CHUNK + lane * VPL, u);
+  for (int slot = 0; slot < DEPTH; slot++) w.fetch(slot);
   grid_wait();
-  bool staged = false;
+  int slot = 0;
   for (int g = blockIdx.x; g < groups; g += gridDim.x) {
+    const bool fresh = g == blockIdx.x;
     float acc[NR][ROWS];
 #pragma unroll
     for (int n = 0; n < NR; n++)
 #pragma unroll
       for (int r = 0; r < ROWS; r++) acc[n][r] = 0.0f;
-    int mine = m.N;   // the row of W whose results this lane will write
-    if (lane < (paired ? NR / 2 : NR)) {
-      const int i = g * per_group + warp * (per_group / WARPS) + lane;
-      if (i < limit) mine = i;
-    }
+    i64 at[NR];
+    bool odd[NR];
+    w.take(g, at);
+#pragma unroll
+    for (int n = 0; n < NR; n++) odd[n] = at[n] / 32 % 2;
     for (int k0 = 0; k0 < m.K; k0 += TILE) {
-      const int left = m.K - k0 < TILE ? m.K - k0 : TILE;
-      const int tile = (left + CHUNK - 1) / CHUNK * CHUNK;
-      if (!staged || (m.K > TILE && (k0 || g != blockIdx.x))) {
-        if (staged) __syncthreads();
+      const int left = m.K - k0 < TILE ? m.K - k0 : TILE, tile = (left + CHUNK - 1) / CHUNK * CHUNK;
+      if (fresh || m.K > TILE) {
+        if (!fresh || k0) __syncthreads();             // until no warp needs the tile before
         stage(m, xs, squares, k0, tile);
         __syncthreads();
-        staged = true;
       }
-      for (int k = 0; k < tile; k += UNROLL * CHUNK) {
-        int next = k0 + k + UNROLL * CHUNK;
-        if (next >= m.K) next = 0, take(g + gridDim.x);
-        // A chunk's registers are filled anew as soon as it is used: the loads never run dry.
-#pragma unroll
-        for (int u = 0; u < UNROLL; u++) {
-          if (k + u * CHUNK < tile) use_chunk(batch, acc, xs, tile, k + u * CHUNK, u, lane);
-          load_chunk(batch, m, row, next + u * CHUNK + lane * VPL, u);
-        }
+#pragma unroll 2
+      for (int k = 0; k < tile; k += CHUNK) {
+        copy_wait<DEPTH - 1>();
+        use(w, slot, acc, xs, tile, k, odd);
+        w.fetch(slot);
+        slot = slot + 1 == DEPTH ? 0 : slot + 1;
       }
     }
 #pragma unroll
@@ -267,21 +267,22 @@ __device__ __forceinline__ void matvec(const Mat& m) {
         const float s = warp_sum(acc[n][r]);
         if (lane == 0) out[warp][n * ROWS + r] = s;
       }
-    if (g == blockIdx.x)   // every warp for itself, alike
+    if (fresh)                                         // every warp for itself, alike
       for (int r = 0; r < ROWS; r++) {
         const float factor = factor_of(m, squares[r], lane);
         if (lane == 0) factors[warp][r] = factor;
       }
     __syncwarp();
     // Rows of x in order: those of one stream follow each other through its memory.
-    const int n = lane * (paired ? 2 : 1);
-    if (mine < m.N)
+    const int mine = result_of<paired>(g, lane), n = lane * (paired ? 2 : 1);
+    if (lane < RESULTS && mine < results)
       for (int r = 0; r < m.rows; r++) finish<MODE>(m, &out[warp][n * ROWS + r], mine, r, factors[warp][r]);
     __syncwarp();
   }
+  copy_wait<0>();
 }
 
-#define BOUNDS __launch_bounds__(THREADS, ROWS >= 8 ? 1 : ROWS >= 4 ? 2 : R1_MINB)
+#define BOUNDS __launch_bounds__(THREADS, ROWS >= 8 ? 1 : 2)
 extern "C" __global__ void BOUNDS matvec_plain(const Mat m) { matvec<PLAIN>(m); }
 extern "C" __global__ void BOUNDS matvec_residual(const Mat m) { matvec<RESIDUAL>(m); }
 extern "C" __global__ void BOUNDS matvec_gated(const Mat m) { matvec<GATED>(m); }
