@@ -24,7 +24,7 @@ _POLL_S = 0.05
 _PORT_TRIES = 3
 _STAMP = re.compile(r"^[\d.:]+ [DIWE] ")
 """llama.cpp's time and level before a message."""
-_ERROR = re.compile(r"^[\d.:]+ E |\berror:", re.IGNORECASE)
+_ERROR = re.compile(r"^[\d.:]+ E |\b[Ee]rror\b")
 
 
 def free_port() -> int:
@@ -76,11 +76,16 @@ class ServerProcess:
             if self.ended:
                 raise EngineFailure("start", f"the server {self.describe_end()}")
             async with Client(self.target, timeout_s=5.0) as client:
-                with contextlib.suppress(HttpFailure):
-                    if (await client.get(path)).status == 200 and not self.ended:
+                try:
+                    status = (await client.get(path)).status
+                    seen = f"{path} answered {status}"
+                    if status == 200 and not self.ended:
                         return
+                except HttpFailure as failure:
+                    seen = str(failure)
             if time.monotonic() > deadline:
-                raise EngineFailure("timeout", f"the server was not ready within {timeout_s:g} s")
+                message = f"the server was not ready within {timeout_s:g} s: {seen}"
+                raise EngineFailure("timeout", message)
             await asyncio.sleep(_POLL_S)
 
     def describe_end(self) -> str:

@@ -135,6 +135,28 @@ def test_the_real_llama_server(tmp_path: Path, built: Path) -> None:
     assert report.outcome == "passed", report.message
 
 
+@pytest.mark.optin
+@pytest.mark.parametrize(
+    ("args", "kind", "words"),
+    [
+        (["--kv-residency", "2"], "option", "does not know --kv-residency"),
+        (["--ctx-size", "99"], "option", "--ctx-size has a setting of its own, context"),
+        (["-b", "many"], "start", 'error while handling argument "-b"'),
+        (["-ctk", "q9"], "start", "Unsupported cache type: q9"),
+        (["--api-prefix", "/x"], "timeout", "/health answered 404"),
+        (["--api-key", "k"], "props", "401"),
+    ],
+)
+def test_what_the_real_llama_server_cannot_do_is_one_line(
+    tmp_path: Path, built: Path, args: list[str], kind: str, words: str
+) -> None:
+    model = str(write_tiny_gguf(tmp_path / "tiny.gguf"))
+    program = str(built / "llama-server")
+    settings = {"program": program, "threads": 1, "context": 512, "ready_s": 5.0, "args": args}
+    fault = failed(Arm(name="a", engine="llama-server", model=model, settings=settings), SINGLE)
+    assert fault.kind == kind and words in fault.message and "\n" not in fault.message
+
+
 VLLM = """
 import json, sys
 a = sys.argv[1:]

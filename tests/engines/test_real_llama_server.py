@@ -201,7 +201,7 @@ def test_a_server_that_starts_slowly(tiny: str) -> None:
     assert isinstance(run.outcome, Reply), run
     hasty = real_arm(tiny, program=program, ready_s=0.5)
     fault = failure(run_once(hasty, task, QUICK))
-    assert fault.kind == "timeout" and "0.5 s" in fault.message
+    assert fault.kind == "timeout" and "0.5 s" in fault.message and "refused" in fault.message
 
 
 @pytest.mark.model
