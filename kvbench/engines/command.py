@@ -13,7 +13,7 @@ import msgspec
 
 from kvbench.engines import programs
 from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run, Task
-from kvbench.engines.serve import EngineFailure, serve
+from kvbench.engines.serve import EngineFailure, refuse_options, serve
 from kvbench.engines.settings import parse_settings
 from kvbench.errors import SettingError
 from kvbench.records import Result
@@ -78,8 +78,9 @@ class Command:
     def run(self, message: Run) -> Reply:
         """Start the program, extract its figure."""
         s, task = self._settings, message.task
-        if task.teacher is not None or task.options:
-            raise EngineFailure("option", "a command cannot be forced and has no task options")
+        refuse_options(task, "command")
+        if task.teacher is not None:
+            raise EngineFailure("teacher", "a command cannot be forced")
         if s.text_file:
             Path(s.text_file).unlink(missing_ok=True)
         with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as file:

@@ -11,7 +11,7 @@ import msgspec
 from kvbench.engines import options, programs
 from kvbench.engines.models import model_file
 from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run, Task
-from kvbench.engines.serve import EngineFailure
+from kvbench.engines.serve import EngineFailure, refuse_options
 from kvbench.engines.server_process import clean_environment
 from kvbench.engines.settings import parse_settings
 from kvbench.records import Result
@@ -62,8 +62,9 @@ class Bench(ABC):
     def run(self, message: Run) -> Reply:
         """One start of the program, one figure."""
         task = message.task
-        if task.teacher is not None or task.options:
-            raise EngineFailure("option", f"{self.name} cannot be forced and has no task options")
+        refuse_options(task, self.name)
+        if task.teacher is not None:
+            raise EngineFailure("teacher", f"{self.name} cannot be forced")
         words = [*self._program, *self._options(task), *self._settings.args]
         rows = list(programs.json_lines(programs.run(words, self._settings.timeout_s)))
         if len(rows) != 1:

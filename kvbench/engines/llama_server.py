@@ -15,7 +15,7 @@ from kvbench.engines import completion, options, programs, served
 from kvbench.engines.http import Client, HttpFailure, together
 from kvbench.engines.models import model_file
 from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run, Task
-from kvbench.engines.serve import EngineFailure, serve
+from kvbench.engines.serve import EngineFailure, refuse_options, serve
 from kvbench.engines.server_process import ServerProcess, clean_environment, launch
 from kvbench.engines.settings import parse_settings
 from kvbench.engines.urls import Target, api_headers, redacted
@@ -193,8 +193,7 @@ class LlamaServer:
     def run(self, message: Run) -> Reply:
         """All prompts at once, one slot each."""
         task = message.task
-        if task.options:
-            raise EngineFailure("option", f"task option {min(task.options)!r} is unknown")
+        refuse_options(task, self.name)
         if self._server is not None and self._server.ended:
             raise EngineFailure("server", f"the server {self._server.describe_end()}")
         if len(task.prompts) > self._slots:

@@ -13,7 +13,7 @@ import msgspec
 from kvbench.engines import chat, served
 from kvbench.engines.http import Client, HttpFailure, together
 from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run, Task
-from kvbench.engines.serve import EngineFailure, serve
+from kvbench.engines.serve import EngineFailure, refuse_options, serve
 from kvbench.engines.settings import parse_settings
 from kvbench.engines.urls import Target, api_headers, redacted
 from kvbench.errors import SettingError
@@ -108,8 +108,7 @@ class OpenAI:
     def run(self, message: Run) -> Reply:
         """All prompts at once, one stream each."""
         task = message.task
-        if task.options:
-            raise EngineFailure("option", f"task option {min(task.options)!r} is unknown")
+        refuse_options(task, "openai")
         if task.teacher is not None:
             raise EngineFailure("teacher", "an OpenAI-compatible server cannot be forced")
         return asyncio.run(self._run(message.id, task))

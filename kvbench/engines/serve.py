@@ -20,6 +20,16 @@ class EngineFailure(KvbenchError):
         super().__init__(message)
 
 
+def refuse_options(task: protocol.Task, engine: str) -> None:
+    """Raise EngineFailure for a task with options, which only the reference decoder has."""
+    if task.options:
+        raise EngineFailure(
+            "option",
+            f"{engine} has no task option {min(task.options)!r}: "
+            "conversations and seeded histories need the engine reference",
+        )
+
+
 class Engine(Protocol):
     """What an adapter implements. Any method may raise KvbenchError to report a failure."""
 

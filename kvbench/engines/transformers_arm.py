@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run, Top2
-from kvbench.engines.serve import EngineFailure, serve
+from kvbench.engines.serve import EngineFailure, refuse_options, serve
 from kvbench.engines.settings import parse_settings
 from kvbench.records import Result
 
@@ -100,8 +100,7 @@ class Transformers:
     def run(self, message: Run) -> Reply:
         """Prefill, then one forward pass per token."""
         task = message.task
-        if task.options:
-            raise EngineFailure("option", f"task option {min(task.options)!r} is unknown")
+        refuse_options(task, "transformers")
         if len(task.prompts) != 1 or isinstance(task.prompts[0], str):
             raise EngineFailure("workload", "this engine runs one prompt, given as token ids")
         teacher = None if task.teacher is None else task.teacher[0]

@@ -12,7 +12,7 @@ import msgspec
 
 from kvbench.engines import options, programs
 from kvbench.engines.protocol import PROTOCOL, ArmHello, Prepare, Ready, Reply, Run
-from kvbench.engines.serve import EngineFailure, serve
+from kvbench.engines.serve import EngineFailure, refuse_options, serve
 from kvbench.engines.server_process import clean_environment
 from kvbench.engines.settings import parse_settings
 from kvbench.records import Result
@@ -59,8 +59,9 @@ class VllmBench:
 
     def run(self, message: Run) -> Reply:
         """Run the benchmark once; every request must have completed."""
-        if message.task.teacher is not None or message.task.options:
-            raise EngineFailure("option", "vllm bench cannot be forced and has no task options")
+        refuse_options(message.task, "vllm-bench")
+        if message.task.teacher is not None:
+            raise EngineFailure("teacher", "vllm bench cannot be forced")
         with tempfile.TemporaryDirectory() as folder:
             where = ["--result-dir", folder, "--result-filename", "result.json"]
             saved = ["--save-result", "--save-detailed", *where]

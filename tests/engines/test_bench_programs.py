@@ -257,6 +257,14 @@ def test_what_goes_wrong_is_named(body: str, settings: dict[str, Any], kind: str
     assert failed(command(body, **settings), SINGLE).kind == kind
 
 
+def test_conversations_need_the_reference_decoder() -> None:
+    task = Task(prompts=[[1] * 64], generate=16, options={"conversation": {}})
+    for arm in (replayed("llama-bench", BENCH), command(SPEED), vllm()):
+        fault = failed(arm, task)
+        assert fault.kind == "option" and "'conversation'" in fault.message
+        assert "need the engine reference" in fault.message
+
+
 def test_a_program_that_is_not_there() -> None:
     arm = Arm(name="c", engine="llama-bench", model="m.gguf", settings={"program": "/no/such"})
     assert failed(arm, SINGLE).kind == "start"

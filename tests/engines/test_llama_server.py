@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gates.exact import CellOptions, gate_cell
+from kvbench.cli import main
 from kvbench.engines import completion, options
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Reply, Task
@@ -47,6 +48,28 @@ def test_more_sequences_than_slots_are_refused(tmp_path: Path) -> None:
         attached = Arm(name="a", engine="llama-server", settings={"url": url})
         fault = failure(run_once(attached, Task(prompts=prompts(3), generate=8), QUICK))
     assert fault.kind == "slots" and "3 sequences" in fault.message and "2 slots" in fault.message
+
+
+@pytest.mark.parametrize("engine", ["llama-server", "openai"])
+def test_a_suite_of_conversations_for_a_server_is_refused_in_one_line(
+    tmp_path: Path, engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is run: the arm's rehearsal fails."""
+    suite = tmp_path / "talk.toml"
+    with running_stub(tmp_path) as url:
+        settings = {"url": url} | ({"model": "m"} if engine == "openai" else {})
+        given = ", ".join(f'{key} = "{value}"' for key, value in settings.items())
+        arms = "".join(
+            f'[[arms]]\nname = "{n}"\nengine = "{engine}"\nsettings = {{ {given} }}\n' for n in "ab"
+        )
+        suite.write_text(
+            'schema = 1\nname = "talk"\nbaseline = "a"\nmodel = "synthetic:tiny"\n'
+            'process = "attached"\n[workload]\nkind = "conversations"\nprompt_tokens = 2048\n'
+            f"generate = 8\n{arms}"
+        )
+        assert main(["ab", str(suite), "--out", str(tmp_path / "out")]) != 0
+    (line,) = capsys.readouterr().err.strip().splitlines()[-1:]
+    assert "'conversation'" in line and "need the engine reference" in line
 
 
 def test_an_attached_servers_key_is_sent_and_redacted(

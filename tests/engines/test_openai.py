@@ -14,6 +14,7 @@ from kvbench.engines.protocol import Reply, Task
 from kvbench.engines.serve import EngineFailure
 from kvbench.engines.supervisor import Timeouts, run_once
 from kvbench.records import Failure
+from tests.peers.arms import differences
 from tests.peers.servers import running_stub
 
 QUICK = Timeouts(hello=60, prepare=60, run=60, bye=10)
@@ -100,15 +101,13 @@ def test_two_hundred_repetitions_of_a_deterministic_server_are_never_different(
     tmp_path: Path,
 ) -> None:
     """Issue number: identical deterministic servers are never called different."""
-    from gates.exact.compare import first_divergence
-    from kvbench.engines.supervisor import ArmSession
-
     tokens: list[list[int] | str] = [[7, i, 9] for i in range(4)]
     task = Task(prompts=tokens, generate=32, detail=True)
-    with running_stub(tmp_path) as url:
-        stub = Arm(name="s", engine="llama-server", settings={"url": url, "probabilities": 0})
-        with ArmSession(stub, QUICK) as session:
-            session.prepare()
-            first = session.run(task)
-            for _ in range(200):
-                assert first_divergence(first, session.run(task)) is None
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    with running_stub(tmp_path / "a") as one, running_stub(tmp_path / "b") as other:
+        stubs = [
+            Arm(name="s", engine="llama-server", settings={"url": url, "probabilities": 0})
+            for url in (one, other)
+        ]
+        assert differences(*stubs, task, repetitions=200) == []

@@ -159,9 +159,12 @@ def test_a_sweep_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.long
 def test_its_own_share_at_200_requests_a_second(tmp_path: Path) -> None:
-    """Issue number: at most 25% of a core at 200 requests/s of 32 streamed tokens (printed)."""
+    """Issue number: at most 25% of a core at 200 requests/s of 32 streamed tokens (printed).
+
+    A plain client library takes 3.5 ms a request, 70% of a core; the limit is for busy machines.
+    """
     found = load(
         tmp_path, {"gap_s": 0.01}, requests=2000, rate=200.0, concurrency=None, generate=32
     )
     print(*load_lines(found), sep="\n")
-    assert found.completed == 2000 and found.own_share > 0
+    assert found.completed == 2000 and 0 < found.own_share < 0.5
