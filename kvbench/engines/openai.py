@@ -21,6 +21,7 @@ from kvbench.errors import SettingError
 CAPABILITIES = ["text", "parallel"]
 VERSION_PATHS = (("/version", "version"), ("/get_server_info", "version"), ("/props", "build_info"))
 """Where vLLM, SGLang and llama-server say what they are; first that answers."""
+NONCE_DIGITS = 12
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -115,18 +116,25 @@ class OpenAI:
 
     async def _run(self, run_id: int, task: Task) -> Reply:
         s = self._settings
-        prompts = task.prompts
+        fresh = s.nonce and not task.detail
+        prompts = [_fresh(prompt) for prompt in task.prompts] if fresh else task.prompts
         async with self._client() as client:
             if s.flush:
                 await self._flush(client)
             if task.warmup:
-                warm = [_fresh(prompt) for prompt in prompts]
-                await together(self._ask(client, i, p, task.warmup, 0) for i, p in enumerate(warm))
-            if s.nonce and not task.detail:
-                prompts = [_fresh(prompt) for prompt in prompts]
-            n = s.logprobs if task.detail else 0
+                warm = [_fresh(prompt) for prompt in task.prompts]
+                await together(
+                    self._ask(client, i, p, task.warmup, nonce=True) for i, p in enumerate(warm)
+                )
             streams = await together(
-                self._ask(client, i, p, served.asked(task.generate), n)
+                self._ask(
+                    client,
+                    i,
+                    p,
+                    served.asked(task.generate),
+                    nonce=fresh,
+                    logprobs=s.logprobs if task.detail else 0,
+                )
                 for i, p in enumerate(prompts)
             )
         return served.reply(run_id, streams, detail=task.detail)
@@ -138,7 +146,14 @@ class OpenAI:
             raise EngineFailure("flush", f"{self._settings.flush}: {self._scrub(error)}") from None
 
     async def _ask(
-        self, client: Client, number: int, prompt: list[int] | str, generate: int, logprobs: int
+        self,
+        client: Client,
+        number: int,
+        prompt: list[int] | str,
+        generate: int,
+        *,
+        nonce: bool,
+        logprobs: int = 0,
     ) -> served.Stream:
         s = self._settings
         body = chat.request(
@@ -150,7 +165,7 @@ class OpenAI:
         except HttpFailure as error:
             raise EngineFailure("request", f"sequence {number}: {self._scrub(error)}") from None
         cached = stream.numbers.get("cached_tokens", 0.0)
-        if cached and not s.reuse_declared:
+        if cached > (_nonce_tokens(prompt) if nonce else 0) and not s.reuse_declared:
             raise EngineFailure(
                 "reused-prompt",
                 f"sequence {number}: {cached:.0f} of its tokens came from a cache; turn prefix "
@@ -180,11 +195,19 @@ async def _version(client: Client) -> str:
 
 
 def _fresh(prompt: list[int] | str) -> list[int] | str:
-    """The prompt behind a nonce; ids keep their number, the first ones give way."""
+    """The prompt behind a nonce of always as many tokens: digits one by one, which no tokenizer
+    joins; ids keep their number, the first ones give way."""
     if isinstance(prompt, str):
-        return f"{secrets.token_hex(6)}\n{prompt}"
-    lead = min(4, len(prompt) - 1)
+        digits = " ".join(secrets.choice("0123456789") for _ in range(NONCE_DIGITS))
+        return f"{digits}\n{prompt}"
+    lead = _nonce_tokens(prompt)
     return [secrets.choice(prompt) for _ in range(lead)] + prompt[lead:]
+
+
+def _nonce_tokens(prompt: list[int] | str) -> int:
+    """How many tokens of a fresh prompt are the nonce's, at least. A server that keeps prefixes
+    token by token may know the first of them, and one that marks the beginning, by chance."""
+    return NONCE_DIGITS if isinstance(prompt, str) else min(4, len(prompt) - 1)
 
 
 if __name__ == "__main__":

@@ -92,6 +92,9 @@ prompt_tokens = 512
 generate = 128
 sequences = 4
 
+# A prompt served from a cache voids its run. Of llama.cpp's server it is asked so:
+#   settings = {{ url = "...", extra_body = {{ cache_prompt = false }} }}
+# Others are told to drop theirs before each task, e.g. flush = "/reset_prefix_cache" for vLLM.
 [[arms]]
 name = "a"
 engine = "openai"

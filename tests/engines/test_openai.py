@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
+from kvbench.decoder.model import open_model
 from kvbench.engines import chat
 from kvbench.engines.arm import Arm
 from kvbench.engines.http import Event, Response
+from kvbench.engines.openai import _fresh
 from kvbench.engines.protocol import Reply, Task
 from kvbench.engines.serve import EngineFailure
 from kvbench.engines.supervisor import Timeouts, run_once
@@ -95,6 +97,15 @@ def test_reasoning_is_part_of_the_text() -> None:
     thought = '{"choices":[{"delta":{"reasoning_content":"hm "}}]}'
     said = '{"choices":[{"delta":{"content":"yes"}}]}'
     assert parsed(thought, said, END, USAGE).text == "hm yes"
+
+
+@pytest.mark.model
+def test_nonces_differ_and_have_the_same_number_of_tokens() -> None:
+    """A run whose prompt had another number of tokens would be another task, and INVALID."""
+    tokenizer = open_model("smollm2").tokenizer
+    assert tokenizer is not None
+    prompts = [str(_fresh("The quick brown fox")) for _ in range(300)]
+    assert len(set(prompts)) == 300 and len({len(tokenizer.encode(p)) for p in prompts}) == 1
 
 
 def test_two_hundred_repetitions_of_a_deterministic_server_are_never_different(

@@ -10,7 +10,7 @@ import pytest
 from gates.exact import CellOptions, gate_cell
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Reply, Task
-from kvbench.engines.supervisor import run_once
+from kvbench.engines.supervisor import ArmSession, run_once
 from kvbench.records import Failure
 from tests.peers.arms import QUICK
 from tests.peers.servers import running_real
@@ -64,5 +64,9 @@ def test_a_prompt_served_from_the_cache_is_noticed(real: str) -> None:
 
 def test_timed_runs_carry_a_nonce(real: str) -> None:
     task = Task(prompts=["another prompt that comes twice " * 3], generate=4)
-    for _ in range(2):
-        assert isinstance(run_once(arm(real), task, QUICK).outcome, Reply)
+    counts = set()
+    with ArmSession(arm(real), QUICK) as session:
+        session.prepare()
+        for _ in range(40):
+            counts.add(session.run(task).result.counters["prompt_tokens"])
+    assert len(counts) == 1, "a run with another number of tokens is another task"
