@@ -19,9 +19,9 @@ Mat = _structure(
 Window = _structure(
     "Window",
     k=P, v=P, stream_bytes=L, pitch=L, state=P, cells=P, cell_stride=I, lane_column=I,
-    n_kv=I, pad_blocks=I, max_chunks=I, scale=F, q=P, part=P, part_ml=P,
+    n_kv=I, pad_blocks=I, max_spans=I, scale=F, q=P, part=P, part_ml=P,
 )  # fmt: skip
-Combine = _structure("Combine", part=P, part_ml=P, state=P, out=P, out_stride=L, max_chunks=I)
+Combine = _structure("Combine", part=P, part_ml=P, state=P, out=P, out_stride=L, max_spans=I)
 Encode = _structure(
     "Encode",
     qkv=P, q=P, rows=P, state=P, cosines=P, sines=P,

@@ -1,4 +1,4 @@
-"""The launches of attention: chunks of a window, combined; in audit mode its bytes are summed."""
+"""The launches of attention: spans of a window, combined; in audit mode its bytes are summed."""
 
 from __future__ import annotations
 
@@ -22,13 +22,19 @@ from kvbench.device.kvtypes import BLOCK
 from kvbench.device.memory import Buffer
 
 CHUNK_ROWS = 64
-"""Rows of a window per partial result: fixed, so that a row's bits do not depend on the window."""
+SPANS = 64
+"""A row's window is cut into at most SPANS spans, each a whole number of chunks that depends on
+the row's position alone, as do its bits: there is one partial result per span."""
 
 SCRATCH_BYTES = 64 << 20
 """Partials of one attention pass; a batch that needs more takes several passes, same bits."""
 
 AUDIT_BLOCKS = 64
 FAST_HEADS = (64, 128, 256)
+COLUMNS = 8
+"""Query heads of a KV head that one block takes."""
+SLICE = 32
+"""Elements of a head that one block of the combine kernel takes."""
 
 
 class Attention:
@@ -39,8 +45,8 @@ class Attention:
         shapes = kernels.shapes
         self.kv = MACRO[kernels.codec.name]
         self.group = shapes.n_heads // shapes.n_kv_heads
-        self.max_chunks = -(-kernels.full_rows // CHUNK_ROWS)
-        per_row = shapes.n_heads * self.max_chunks * (shapes.head_dim + 2) * 4
+        self.max_spans = spans(kernels.full_rows)
+        per_row = shapes.n_heads * self.max_spans * (shapes.head_dim + 2) * 4
         self.pass_rows = max(1, min(MAX_ROWS, SCRATCH_BYTES // per_row))
         self.partials = kernels.device.alloc("partials", self.pass_rows * per_row)
         self.totals = kernels.device.alloc("audit totals", MAX_ROWS * 2 * 8)
@@ -67,7 +73,6 @@ class Attention:
             self.kernels.shapes.n_heads,
         )
         window_rows = self.kernels.full_rows if unified else view.stream_bytes // view.pitch
-        chunks = min(self.max_chunks, -(-window_rows // CHUNK_ROWS))
         cells, stride = None, 0
         if unified:
             assert self.kernels.cells is not None
@@ -78,7 +83,7 @@ class Attention:
         state = address(self.kernels.state, first * STATE_COLUMNS * 4)
         k = address(view.buffer, view.base)
         v, column = k + view.part_bytes, lane_column(view)
-        part_ml = address(self.partials, self.pass_rows * heads * self.max_chunks * dim * 4)
+        part_ml = address(self.partials, self.pass_rows * heads * self.max_spans * dim * 4)
         mixed = address(self.kernels.mixed, first * self.mixed_width * 4)
         defines = {"KV": self.kv, "HD": dim, "G": self.group}
         if self.kernels.audit:
@@ -94,46 +99,54 @@ class Attention:
         pad = 0 if self.kv == "F16" else (-s.n_kv_heads * dim // BLOCK) % 8
         yield Launch(
             function("attend", "attend", **defines),
-            (chunks, s.n_kv_heads, rows),
+            (
+                min(self.max_spans, spans(window_rows)),
+                s.n_kv_heads * -(-self.group // COLUMNS),
+                rows,
+            ),
             (attend_threads(dim),),
             arguments.Window(
                 k, v, view.stream_bytes, view.pitch, state, cells, stride, column,
-                s.n_kv_heads, pad, self.max_chunks, dim**-0.5,
+                s.n_kv_heads, pad, self.max_spans, dim**-0.5,
                 address(self.kernels.q, first * heads * dim * 4), address(self.partials), part_ml,
             ),
-            shared=attend_shared(self.kv, dim, self.group),
+            shared=attend_shared(self.kv, dim),
         )  # fmt: skip
         yield Launch(
             function("attend", "combine", **defines),
-            (heads, rows),
-            (max(32, min(256, dim)), 4),
+            (heads, -(-dim // SLICE), rows),
+            (256,),
             arguments.Combine(
                 address(self.partials),
                 part_ml,
                 state,
                 mixed,
                 self.mixed_width,
-                self.max_chunks,
+                self.max_spans,
             ),
-            shared=self.max_chunks * 8,
         )
+
+
+def spans(rows: int) -> int:
+    """The most partial results of a row whose window has ``rows`` rows."""
+    return min(SPANS, -(-rows // CHUNK_ROWS))
 
 
 def attend_threads(head_dim: int) -> int:
     """Threads of a block of the attend kernel."""
-    return CHUNK_ROWS * (head_dim // 64 if head_dim in FAST_HEADS else 1)
+    if head_dim not in FAST_HEADS:
+        return CHUNK_ROWS
+    return 256 if head_dim == 256 else 128
 
 
-def attend_shared(kv: str, head_dim: int, group: int) -> int:
-    """Dynamic shared memory of the attend kernel: K and V of a chunk, or the sums after them."""
+def attend_shared(kv: str, head_dim: int) -> int:
+    """Dynamic shared memory of the attend kernel: the rows of K and of V that a block holds."""
     if head_dim not in FAST_HEADS:
         return 0
-    segment = {
-        "F16": 2 * head_dim + 16,
-        "Q8": head_dim // BLOCK * 34,
-        "Q4": head_dim // BLOCK * 18,
-    }[kv]
-    return max(2 * CHUNK_ROWS * segment, CHUNK_ROWS // 32 * group * head_dim * 4)
+    bits = {"F16": 16, "Q8": 34 * 8 // BLOCK, "Q4": 18 * 8 // BLOCK}[kv]
+    row = (bits * head_dim // 8 + 15) // 32 * 32 + 16
+    both = 2 * CHUNK_ROWS * row
+    return both if both <= 48 << 10 else both // 2
 
 
 def lane_column(view: View) -> int:

@@ -1,14 +1,18 @@
 // Grouped-query attention over one window. Compile with -DKV=F16|Q8|Q4, -DHD=elements of a head
-// (64, 128 and 256 are fast, others go element by element) and -DG=query heads per KV head.
+// (64, 128 and 256 go through tensor cores, others element by element) and -DG=query heads per KV
+// head; a block takes up to COLUMNS of those.
 //
 // The window is a slot, a device-resident cache or mapped host memory: row j of a sequence lies at
 // base + lane * stream_bytes + cell(j) * pitch, cell(j) = j or an entry of an index list. A row of
 // the batch attends to rows 0..position and to no byte beyond them: rows past the end are skipped
-// by index, so what a rounded-up delivery left there cannot matter (H5). A row's
-// result is made of partials over a fixed CHUNK of rows, combined in an order that depends on its
-// position alone.
+// by index, so what a rounded-up delivery left there cannot matter (H5). A row's result is made of
+// partials over spans of whole chunks. How long a span is and in which order the partials are
+// combined depend on the row's position alone.
 
 #define CHUNK 64
+#define SPANS 64                              // most partials of a row
+#define COLUMNS 8
+#define GROUPS ((G + COLUMNS - 1) / COLUMNS)
 
 struct Window {
   const u8* k;
@@ -20,12 +24,17 @@ struct Window {
   int lane_column;        // which column of state says where a row's stream lies
   int n_kv;
   int pad_blocks;         // zero blocks after the last head's values (Q8, Q4)
-  int max_chunks;
+  int max_spans;
   float scale;
   const float* q;         // [R][H][HD]
-  float* part;            // [R][H][max_chunks][HD]
-  float* part_ml;         // [R][H][max_chunks][2]: maximum, sum
+  float* part;            // [R][H][max_spans][HD]
+  float* part_ml;         // [R][H][max_spans][2]: maximum, sum
 };
+
+// Rows of a span when a row of the batch attends to `count` rows.
+__device__ __forceinline__ int span_rows(int count) {
+  return (count + CHUNK * SPANS - 1) / (CHUNK * SPANS) * CHUNK;
+}
 
 #if KV == F16
 #define BLOCK 64
@@ -59,194 +68,306 @@ __device__ __forceinline__ float padding(const Window& a, const u8* row, int hea
   return z;
 }
 
-// Softmax weights of one chunk: s[g][j] in, p[j][GP] out, maximum and sum to part_ml.
-#define GP ((G + 3) / 4 * 4)
-__device__ __forceinline__ void weigh(const Window& a, float (*s)[CHUNK], float* p, int rows, int head, int r, int chunk, int H) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
-  for (int g = warp; g < GP; g += warps) {
-    if (g >= G) {
-      for (int j = lane; j < CHUNK; j += 32) p[j * GP + g] = 0.0f;
-      continue;
-    }
-    float m = -INFINITY;
-    for (int j = lane; j < rows; j += 32) m = fmaxf(m, s[g][j]);
-    m = warp_max(m);
-    float sum = 0.0f;
-    for (int j = lane; j < rows; j += 32) {
-      const float e = expf(s[g][j] - m);
-      p[j * GP + g] = e;
-      sum += e;
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) {
-      float* ml = a.part_ml + (((i64)r * H + head * G + g) * a.max_chunks + chunk) * 2;
-      ml[0] = m;
-      ml[1] = sum;
-    }
-  }
+// What a block works on: rows row0..end - 1 of the window, query heads first..first + heads - 1.
+struct Work {
+  int row0, end, kv_head, first, heads, r;
+  const u8* k;            // of the sequence
+  const u8* v;
+};
+__device__ __forceinline__ Work work_of(const Window& a) {
+  Work w;
+  w.r = blockIdx.z;
+  const int count = state_of(a.state, w.r, POSITION) + 1, span = span_rows(count);
+  const int group = blockIdx.y % GROUPS;
+  w.row0 = blockIdx.x * span;
+  w.end = count - w.row0 < span ? count : w.row0 + span;
+  w.kv_head = blockIdx.y / GROUPS;
+  w.first = w.kv_head * G + group * COLUMNS;
+  w.heads = G - group * COLUMNS < COLUMNS ? G - group * COLUMNS : COLUMNS;
+  w.k = a.k + lane_of(a, w.r);
+  w.v = a.v + lane_of(a, w.r);
+  return w;
+}
+// The place of a query head's partial, in units of one.
+__device__ __forceinline__ i64 partial(const Window& a, const Work& w, int head) {
+  return ((i64)w.r * a.n_kv * G + w.first + head) * a.max_spans + blockIdx.x;
 }
 
 #if HD == 64 || HD == 128 || HD == 256
-#define UNITS (HD / 64)                       // lanes that share a row, 64 values each
-#define THREADS (CHUNK * UNITS)
-#define PARTS (THREADS / (HD / 2))
+// Rows of K times q, then columns of V times the softmax weights p: both as matrices of 16 x 16
+// halves (K or V) by 16 x 8 (the query heads). K's and V's numbers are halves exactly, without
+// their blocks' scales. q and p are float32: each is the sum of two halves, hi + lo, after a
+// power of two per head brings the largest into the halves' range.
 #define ALIGN (SEG % 16 == 0 ? 16 : SEG % 8 == 0 ? 8 : 4)
-#define SROW (KV == F16 ? SEG + 16 : SEG)     // row stride in shared memory, free of bank conflicts
-#define QROW 68                               // likewise for 64 values of q
+#define SROW ((SEG + 15) / 32 * 32 + 16)      // row stride in shared memory, free of bank conflicts
+#define TILE (2 * CHUNK * SROW > 49152 ? CHUNK / 2 : CHUNK)   // rows held at a time
+#define WARPS (HD == 256 ? 8 : 4)
+#define THREADS (32 * WARPS)
+#define PARTS (WARPS * 16 / TILE)             // warps that share 16 rows of K
+#define PART (HD / PARTS)                     // and the values of a row that each multiplies
+#define TILES (HD / 16 / WARPS)               // warp's tiles of 16 values of V
+#define STEPS (TILE / 16)
+#define LANE_G (threadIdx.x % 32 / 4)         // a lane's row or column in mma_f16's operands
+#define LANE_T (threadIdx.x % 4)
 
-__device__ __forceinline__ void fetch(const Window& a, const u8* base, u8* to, int r, int row0, int rows) {
-  const int pieces = SEG / ALIGN;
-  for (int i = threadIdx.x; i < rows * pieces; i += THREADS) {
-    const int j = i / pieces, piece = i % pieces;
-    const u8* from = base + row_offset(a, r, row0 + j) + piece * ALIGN;
-    copy_async<ALIGN>(to + j * SROW + piece * ALIGN, from, true);
+// Powers of two: `up` brings values of up to `most` below 2^(to + 1), `down` undoes it.
+__device__ __forceinline__ void powers(float most, u32 to, float& up, float& down) {
+  u32 e = __float_as_uint(most) >> 23;
+  e = e < 32 ? 32 : e;
+  up = __uint_as_float((254 + to - e) << 23);
+  down = __uint_as_float((e - to) << 23);
+}
+__device__ __forceinline__ void split(float a, float b, u32& hi, u32& lo) {
+  hi = to_half_pair(a, b);
+  lo = to_half_pair(a - lo_half(hi), b - hi_half(hi));
+}
+// Over the four lanes that share lane / 4.
+__device__ __forceinline__ float quad_max(float v) {
+  v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 1));
+  return fmaxf(v, __shfl_xor_sync(0xffffffffu, v, 2));
+}
+__device__ __forceinline__ float quad_sum(float v) {
+  v += __shfl_xor_sync(0xffffffffu, v, 1);
+  return v + __shfl_xor_sync(0xffffffffu, v, 2);
+}
+// From lanes whose lane / 4 is a head to those whose results are of heads 2t and 2t + 1.
+__device__ __forceinline__ void to_columns(float v, float (&out)[2]) {
+  out[0] = __shfl_sync(0xffffffffu, v, LANE_T * 8);
+  out[1] = __shfl_sync(0xffffffffu, v, LANE_T * 8 + 4);
+}
+
+#if KV == F16
+// Element of the four that lane t multiplies in a step of 16, by twos; element of V's tile.
+__device__ __forceinline__ int key_element(int step, int i) { return step * 16 + LANE_T * 2 + i / 2 * 8; }
+__device__ __forceinline__ int value_element(int tile, int i) { return tile * 16 + LANE_G + i * 8; }
+
+__device__ __forceinline__ void keys(u32 (&m)[4], const u8* k, int step) {
+  const int lane = threadIdx.x % 32;
+  ldmatrix4(m, k + lane % 16 * SROW + step * 32 + lane / 16 * 16, false);
+}
+__device__ __forceinline__ void values(u32 (&m)[TILES][4], const u8* v, int tile) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < TILES; i++)
+    ldmatrix4(m[i], v + (lane / 16 * 8 + lane % 8) * SROW + (tile + i) * 32 + lane / 8 % 2 * 16, true);
+}
+__device__ __forceinline__ float scale_of(const u8*, int) { return 1.0f; }
+
+#else
+// A block's values in eight fours, each the bytes (or low, or high nibbles) of a word. Two blocks
+// make 2 WORDS + 1 words: scale, two bytes | WORDS - 1 words | two bytes, scale | WORDS words. Four
+// WORDS - 1 of the first block is the two bytes at its end and the two at its start.
+#define WORDS (BLOCK_BYTES / 4)
+__device__ __forceinline__ const u32* block_words(const u8* row, int block) {
+  return (const u32*)row + block / 2 * (2 * WORDS + 1) + block % 2 * WORDS;
+}
+__device__ __forceinline__ float scale_of(const u8* row, int block) {
+  const u32 w = *block_words(row, block);
+  return block % 2 ? hi_half(w) : lo_half(w);
+}
+__device__ __forceinline__ u32 four(const u8* row, int block, int i) {
+  const u32* w = block_words(row, block);
+  u32 x = w[1 + i % WORDS];
+  if (block % 2 == 0 && i % WORDS == WORDS - 1) x = __byte_perm(x, *w, 0x7610);
+  return KV == Q8 ? x ^ 0x80808080u : x >> i / WORDS * 4 & 0x0f0f0f0fu;
+}
+__device__ __forceinline__ int element_of(int block, int i, int byte) {
+  const int first = block % 2 ? 0 : 2;
+  return block * 32 + (first + i % WORDS * 4 + byte) % (4 * WORDS) + i / WORDS * 16;
+}
+// Two bytes as halves: placed into the low mantissa of 1024, then the offset is taken away.
+#define LOW_BYTES 0x4140
+#define HIGH_BYTES 0x4342
+__device__ __forceinline__ u32 halves(u32 bytes, u32 which) {
+  return half_pair_minus(__byte_perm(bytes, 0x64646464u, which), KV == Q8 ? 0x64806480u : 0x64086408u);
+}
+
+__device__ __forceinline__ int key_element(int step, int i) { return element_of(step / 2, step % 2 * 4 + LANE_T, i); }
+__device__ __forceinline__ int value_element(int tile, int i) { return element_of(tile / 2, LANE_G, tile % 2 * 2 + i); }
+
+__device__ __forceinline__ void keys(u32 (&m)[4], const u8* k, int step) {
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    const u32 x = four(k + (LANE_G + i * 8) * SROW, step / 2, step % 2 * 4 + LANE_T);
+    m[i] = halves(x, LOW_BYTES);
+    m[i + 2] = halves(x, HIGH_BYTES);
   }
+}
+__device__ __forceinline__ void values(u32 (&m)[TILES][4], const u8* v, int tile) {
+#pragma unroll
+  for (int rows = 0; rows < 4; rows += 2) {
+    const u8* row = v + (LANE_T * 2 + rows * 4) * SROW;
+    const u32 a = four(row, tile / 2, LANE_G), b = four(row + SROW, tile / 2, LANE_G);
+#pragma unroll
+    for (int i = 0; i < TILES; i++) {
+      const u32 both = __byte_perm(a, b, (tile + i) % 2 ? 0x7362 : 0x5140);
+      m[i][rows] = halves(both, LOW_BYTES);
+      m[i][rows + 1] = halves(both, HIGH_BYTES);
+    }
+  }
+}
+#endif
+
+// A warp's PART values of q for head lane / 4, as mma_f16 takes them.
+struct Query {
+  u32 hi[PART / 16][2], lo[PART / 16][2];
+  float down[2];          // of this lane's columns
+};
+__device__ __forceinline__ void load_query(Query& out, const float* q, float scale, bool in) {
+  float2 x[PART / 16][2];
+  float most = 0.0f, up, down;
+#pragma unroll
+  for (int i = 0; i < PART / 8; i++) {
+    float2& two = x[i / 2][i % 2];
+    two = in ? *(const float2*)(q + key_element(i / 2, i % 2 * 2)) : make_float2(0.0f, 0.0f);
+    two.x *= scale, two.y *= scale;
+    most = fmaxf(most, fmaxf(fabsf(two.x), fabsf(two.y)));
+  }
+  powers(quad_max(most), 10, up, down);
+  to_columns(down, out.down);
+#pragma unroll
+  for (int i = 0; i < PART / 8; i++) {
+    const float2 two = x[i / 2][i % 2];
+    split(two.x * up, two.y * up, out.hi[i / 2][i % 2], out.lo[i / 2][i % 2]);
+  }
+}
+
+// 16 rows of K times q: rows g and g + 8, columns 2t and 2t + 1.
+__device__ __forceinline__ void score(float (&s)[4], const u8* k, const Query& q) {
+  s[0] = s[1] = s[2] = s[3] = 0.0f;
+#pragma unroll
+  for (int b = 0; b < PART / 32; b++) {
+    float sum[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+    for (int step = 2 * b; step < 2 * b + 2; step++) {
+      u32 m[4];
+      keys(m, k, step);
+      mma_f16(sum, m, q.lo[step]);
+      mma_f16(sum, m, q.hi[step]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) s[i] = fmaf(scale_of(k + (LANE_G + i / 2 * 8) * SROW, b), sum[i], s[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) s[i] *= q.down[i % 2];
+}
+
+__device__ __forceinline__ void fetch(const Window& a, const Work& w, const u8* base, u8* to, int row) {
+  const int pieces = SEG / ALIGN;
+  if (row < w.end)
+    for (int i = threadIdx.x; i < TILE * pieces; i += THREADS) {
+      const int j = i / pieces, piece = i % pieces;
+      const bool in = row + j < w.end;
+      const u8* from = base + (in ? row_offset(a, w.r, row + j) : 0) + w.kv_head * SEG + piece * ALIGN;
+      copy_async<ALIGN>(to + j * SROW + piece * ALIGN, from, in);
+    }
   copy_commit();
 }
 
-// acc[g] += q[g] . k over this lane's 64 values; q points at [G][UNITS][QROW] plus the unit.
-__device__ __forceinline__ void dot4(float (&acc)[G], const float* q, int at, float a, float b, float c, float d) {
-#pragma unroll
-  for (int g = 0; g < G; g++) {
-    const float4 x = *(const float4*)(q + g * UNITS * QROW + at);
-    acc[g] = fmaf(a, x.x, acc[g]);
-    acc[g] = fmaf(b, x.y, acc[g]);
-    acc[g] = fmaf(c, x.z, acc[g]);
-    acc[g] = fmaf(d, x.w, acc[g]);
-  }
-}
-
-__device__ __forceinline__ void score_unit(float (&acc)[G], const u8* k, const float* q, int unit) {
-#if KV == F16
-#pragma unroll
-  for (int i = 0; i < 8; i++) {
-    const int piece = (i + 8 / UNITS * unit) & 7;   // spreads the units over the banks
-    const uint4 w = *(const uint4*)(k + piece * 16);
-    dot4(acc, q, piece * 8, lo_half(w.x), hi_half(w.x), lo_half(w.y), hi_half(w.y));
-    dot4(acc, q, piece * 8 + 4, lo_half(w.z), hi_half(w.z), lo_half(w.w), hi_half(w.w));
-  }
-#else
-  u32 w[2 * BLOCK_BYTES / 4];
-#pragma unroll
-  for (int i = 0; i < 2 * BLOCK_BYTES / 4; i++) w[i] = ((const u32*)k)[i];
-#pragma unroll
-  for (int b = 0; b < 2; b++) {
-    const int at = b * BLOCK_BYTES;
-    float part[G];
-#pragma unroll
-    for (int g = 0; g < G; g++) part[g] = 0.0f;
-#pragma unroll
-    for (int i = 0; i < 32; i += 4) {
-      float f[4];
-#pragma unroll
-      for (int e = 0; e < 4; e++) {
-#if KV == Q8
-        const int o = at + 2 + i + e;
-        f[e] = byte_plus(w[o / 4] ^ 0x80808080u, o % 4, SIGNED_BIAS);
-#else
-        const int o = at + 2 + (i + e) % 16;
-        f[e] = byte_plus((w[o / 4] >> (i < 16 ? 0 : 4)) & 0x0f0f0f0fu, o % 4, NIBBLE_BIAS);
-#endif
-      }
-      dot4(part, q, b * 32 + i, f[0], f[1], f[2], f[3]);
-    }
-    const float d = at % 4 ? hi_half(w[at / 4]) : lo_half(w[at / 4]);
-#pragma unroll
-    for (int g = 0; g < G; g++) acc[g] = fmaf(d, part[g], acc[g]);
-  }
-#endif
-}
-
-// The two values of V that pair i of a head stands for, and which elements they are.
-__device__ __forceinline__ void value_pair(const u8* v, int i, float& a, float& b) {
-#if KV == F16
-  const u32 w = *(const u32*)(v + i * 4);
-  a = lo_half(w), b = hi_half(w);
-#elif KV == Q8
-  const u8* block = v + i / 16 * BLOCK_BYTES;
-  const float d = half_bits(*(const u16*)block);
-  const u32 w = (u32)(*(const u16*)(block + 2 + i % 16 * 2)) ^ 0x8080u;
-  a = d * byte_plus(w, 0, SIGNED_BIAS), b = d * byte_plus(w, 1, SIGNED_BIAS);
-#else
-  const u8* block = v + i / 16 * BLOCK_BYTES;
-  const float d = half_bits(*(const u16*)block);
-  const u32 w = block[2 + i % 16];
-  a = d * ((float)(w & 15) - 8.0f), b = d * ((float)(w >> 4) - 8.0f);
-#endif
-}
-__device__ __forceinline__ int pair_first(int i) { return KV == Q4 ? i / 16 * 32 + i % 16 : 2 * i; }
-#define PAIR_STEP (KV == Q4 ? 16 : 1)
-
 extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
   extern __shared__ uint4 shared[];
-  __shared__ float s[G][CHUNK];
-  __shared__ __align__(16) float p[CHUNK * GP];
-  __shared__ __align__(16) float q[G * UNITS * QROW];
-  const int chunk = blockIdx.x, head = blockIdx.y, r = blockIdx.z, H = a.n_kv * G;
+  __shared__ __align__(16) float s[PARTS][COLUMNS][TILE + 8];
+  __shared__ __align__(16) float mask[TILE];   // added to a row's scores: nothing, or it is no row
   grid_release();
   grid_wait();
-  const int row0 = chunk * CHUNK, count = state_of(a.state, r, POSITION) + 1;
-  if (row0 >= count) return;
-  const int rows = count - row0 < CHUNK ? count - row0 : CHUNK;
+  const Work w = work_of(a);
+  if (w.row0 >= w.end) return;
+  const int warp = threadIdx.x / 32, g = LANE_G, t = LANE_T;
   u8* ks = (u8*)shared;
-  u8* vs = ks + CHUNK * SROW;
-  const u8* k = a.k + lane_of(a, r);
-  const u8* v = a.v + lane_of(a, r);
-  fetch(a, k + head * SEG, ks, r, row0, rows);
-  fetch(a, v + head * SEG, vs, r, row0, rows);
-  for (int i = threadIdx.x; i < G * HD; i += THREADS)
-    q[i / HD * UNITS * QROW + i % HD / 64 * QROW + i % 64] = a.q[((i64)r * H + head * G) * HD + i] * a.scale;
-  copy_wait<1>();
-  __syncthreads();
+  u8* vs = ks + TILE * SROW;
+  fetch(a, w, w.k, ks, w.row0);
+  fetch(a, w, w.v, vs, w.row0);
+  const int rows16 = warp % STEPS, part = warp / STEPS, tile = warp * TILES;
+  Query q;
+  load_query(q, a.q + ((i64)w.r * a.n_kv * G + w.first + g) * HD + part * PART, a.scale, g < w.heads);
 
-  const int j = threadIdx.x / UNITS, unit = threadIdx.x % UNITS;
-  float acc[G];
+  // Of head g: the maximum and the sum of weights so far. Every warp has them.
+  float top = -INFINITY, total = 0.0f;
+  float o[TILES][4];
 #pragma unroll
-  for (int g = 0; g < G; g++) acc[g] = 0.0f;
-  if (j < rows) score_unit(acc, ks + j * SROW + unit * (SEG / UNITS), q + unit * QROW, unit);
-#pragma unroll
-  for (int g = 0; g < G; g++)
-#pragma unroll
-    for (int m = 1; m < UNITS; m <<= 1) acc[g] += __shfl_xor_sync(0xffffffffu, acc[g], m);
-  if (j < rows && unit == 0) {
-    const float z = padding(a, k + row_offset(a, r, row0 + j), head);
-#pragma unroll
-    for (int g = 0; g < G; g++) s[g][j] = acc[g] + z;
-  }
-  __syncthreads();
-  weigh(a, s, p, rows, head, r, chunk, H);
-  copy_wait<0>();
-  __syncthreads();
-
-  // Each thread sums one pair of elements over its part of the rows.
-  const int pair = threadIdx.x % (HD / 2), part = threadIdx.x / (HD / 2);
-  float o[G][2];
-#pragma unroll
-  for (int g = 0; g < G; g++) o[g][0] = o[g][1] = 0.0f;
-  const int end = rows < (part + 1) * (CHUNK / PARTS) ? rows : (part + 1) * (CHUNK / PARTS);
-  for (int i = part * (CHUNK / PARTS); i < end; i++) {
-    float v0, v1;
-    value_pair(vs + i * SROW, pair, v0, v1);
-    if (pair == 0 && a.pad_blocks) v0 += padding(a, v + row_offset(a, r, row0 + i), head);
-#pragma unroll
-    for (int g = 0; g < G; g++) {
-      o[g][0] = fmaf(p[i * GP + g], v0, o[g][0]);
-      o[g][1] = fmaf(p[i * GP + g], v1, o[g][1]);
+  for (int i = 0; i < TILES * 4; i++) o[i / 4][i % 4] = 0.0f;
+  for (int row = w.row0; row < w.end; row += TILE) {
+    if (threadIdx.x < TILE) {
+      const int j = row + threadIdx.x;
+      float z = -INFINITY;
+      if (j < w.end) {
+        const i64 at = row_offset(a, w.r, j);
+        z = padding(a, w.k + at, w.kv_head) + padding(a, w.v + at, w.kv_head);
+      }
+      mask[threadIdx.x] = z;
     }
-  }
-  __syncthreads();
-  float* sums = (float*)shared;   // [PARTS][G][HD], over the rows that are no longer needed
+    copy_wait<1>();
+    __syncthreads();
+    float c[4];
+    score(c, ks + rows16 * 16 * SROW + part * (SEG / PARTS), q);
 #pragma unroll
-  for (int g = 0; g < G; g++) {
-    sums[(part * G + g) * HD + pair_first(pair)] = o[g][0];
-    sums[(part * G + g) * HD + pair_first(pair) + PAIR_STEP] = o[g][1];
-  }
-  __syncthreads();
-  for (int i = threadIdx.x; i < G * HD; i += THREADS) {
-    float total = 0.0f;
+    for (int i = 0; i < 4; i++) s[part][t * 2 + i % 2][rows16 * 16 + g + i / 2 * 8] = c[i];
+    __syncthreads();
+    fetch(a, w, w.k, ks, row + TILE);
+
+    float p[STEPS][4], before = top;
 #pragma unroll
-    for (int t = 0; t < PARTS; t++) total += sums[t * G * HD + i];
-    a.part[(((i64)r * H + head * G + i / HD) * a.max_chunks + chunk) * HD + i % HD] = total;
+    for (int i = 0; i < STEPS * 2; i++) {
+      const int j = i / 2 * 16 + i % 2 * 8 + t * 2;
+      float2 x = *(const float2*)&mask[j];
+#pragma unroll
+      for (int k = 0; k < PARTS; k++) {
+        const float2 y = *(const float2*)&s[k][g][j];
+        x.x += y.x, x.y += y.y;
+      }
+      p[i / 2][i % 2 * 2] = x.x, p[i / 2][i % 2 * 2 + 1] = x.y;
+      top = fmaxf(top, fmaxf(x.x, x.y));
+    }
+    top = quad_max(top);
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < STEPS * 4; i++) {
+      p[i / 4][i % 4] = expf(p[i / 4][i % 4] - top);
+      sum += p[i / 4][i % 4];
+    }
+    const float keep = expf(before - top);
+    total = fmaf(total, keep, quad_sum(sum));
+
+    copy_wait<1>();
+    __syncthreads();
+    float most = 0.0f, up, down;
+#pragma unroll
+    for (int i = 0; i < STEPS * 4; i++) {
+      p[i / 4][i % 4] *= scale_of(vs + (i / 4 * 16 + t * 2 + i % 2 + i / 2 % 2 * 8) * SROW, tile / 2);
+      most = fmaxf(most, fabsf(p[i / 4][i % 4]));
+    }
+    powers(quad_max(most), 13, up, down);
+    float sums[TILES][4];
+#pragma unroll
+    for (int i = 0; i < TILES * 4; i++) sums[i / 4][i % 4] = 0.0f;
+#pragma unroll
+    for (int step = 0; step < STEPS; step++) {
+      u32 hi[2], lo[2], m[TILES][4];
+      split(p[step][0] * up, p[step][1] * up, hi[0], lo[0]);
+      split(p[step][2] * up, p[step][3] * up, hi[1], lo[1]);
+      values(m, vs + step * 16 * SROW, tile);
+#pragma unroll
+      for (int i = 0; i < TILES; i++) {
+        mma_f16(sums[i], m[i], lo);
+        mma_f16(sums[i], m[i], hi);
+      }
+    }
+    float keeps[2], downs[2];
+    to_columns(keep, keeps);
+    to_columns(down, downs);
+#pragma unroll
+    for (int i = 0; i < TILES * 4; i++)
+      o[i / 4][i % 4] = fmaf(o[i / 4][i % 4], keeps[i % 2], sums[i / 4][i % 4] * downs[i % 2]);
+    __syncthreads();
+    fetch(a, w, w.v, vs, row + TILE);
+  }
+#pragma unroll
+  for (int i = 0; i < TILES * 4; i++)
+    if (t * 2 + i % 2 < w.heads)
+      a.part[partial(a, w, t * 2 + i % 2) * HD + value_element(tile + i / 4, i / 2 % 2)] = o[i / 4][i % 4];
+  if (warp == 0 && t == 0 && g < w.heads) {
+    a.part_ml[partial(a, w, g) * 2] = top;
+    a.part_ml[partial(a, w, g) * 2 + 1] = total;
   }
 }
 
@@ -269,92 +390,104 @@ __device__ __forceinline__ float element(const u8* row, int i) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
-  __shared__ float s[G][CHUNK];
-  __shared__ float p[CHUNK * GP];
-  const int chunk = blockIdx.x, head = blockIdx.y, r = blockIdx.z, H = a.n_kv * G;
+  __shared__ float s[COLUMNS][CHUNK], top[COLUMNS], total[COLUMNS], keep[COLUMNS];
   grid_release();
   grid_wait();
-  const int row0 = chunk * CHUNK, count = state_of(a.state, r, POSITION) + 1;
-  if (row0 >= count) return;
-  const int rows = count - row0 < CHUNK ? count - row0 : CHUNK;
+  const Work w = work_of(a);
   const int j = threadIdx.x;
-  if (j < rows) {
-    const u8* k = a.k + lane_of(a, r) + row_offset(a, r, row0 + j);
-    const float z = padding(a, k, head);
-    for (int g = 0; g < G; g++) {
-      const float* q = a.q + ((i64)r * H + head * G + g) * HD;
-      float acc = 0.0f;
-      for (int i = 0; i < HD; i++) acc = fmaf(q[i] * a.scale, element(k, head * HD + i), acc);
-      s[g][j] = acc + z;
-    }
-  }
-  __syncthreads();
-  weigh(a, s, p, rows, head, r, chunk, H);
-  __syncthreads();
-  for (int i = threadIdx.x; i < HD; i += THREADS)
-    for (int g = 0; g < G; g++) {
-      float acc = 0.0f;
-      for (int t = 0; t < rows; t++) {
-        const u8* v = a.v + lane_of(a, r) + row_offset(a, r, row0 + t);
-        acc = fmaf(p[t * GP + g], element(v, head * HD + i) + padding(a, v, head), acc);
+  if (j < w.heads) top[j] = -INFINITY, total[j] = 0.0f;
+  for (int row = w.row0; row < w.end; row += CHUNK) {
+    const int rows = w.end - row < CHUNK ? w.end - row : CHUNK;
+    __syncthreads();
+    if (j < rows) {
+      const u8* k = w.k + row_offset(a, w.r, row + j);
+      const float z = padding(a, k, w.kv_head);
+      for (int g = 0; g < w.heads; g++) {
+        const float* q = a.q + ((i64)w.r * a.n_kv * G + w.first + g) * HD;
+        float acc = 0.0f;
+        for (int i = 0; i < HD; i++) acc = fmaf(q[i] * a.scale, element(k, w.kv_head * HD + i), acc);
+        s[g][j] = acc + z;
       }
-      a.part[(((i64)r * H + head * G + g) * a.max_chunks + chunk) * HD + i] = acc;
     }
+    __syncthreads();
+    if (j < w.heads) {
+      float m = top[j], sum = 0.0f;
+      for (int i = 0; i < rows; i++) m = fmaxf(m, s[j][i]);
+      for (int i = 0; i < rows; i++) sum += s[j][i] = expf(s[j][i] - m);
+      keep[j] = expf(top[j] - m);
+      total[j] = fmaf(total[j], keep[j], sum);
+      top[j] = m;
+    }
+    __syncthreads();
+    for (int i = j; i < HD; i += THREADS)
+      for (int g = 0; g < w.heads; g++) {
+        float acc = 0.0f;
+        for (int t = 0; t < rows; t++) {
+          const u8* v = w.v + row_offset(a, w.r, row + t);
+          acc = fmaf(s[g][t], element(v, w.kv_head * HD + i) + padding(a, v, w.kv_head), acc);
+        }
+        float* o = a.part + partial(a, w, g) * HD + i;
+        *o = row == w.row0 ? acc : fmaf(*o, keep[g], acc);
+      }
+  }
+  if (w.row0 < w.end && j < w.heads) {
+    a.part_ml[partial(a, w, j) * 2] = top[j];
+    a.part_ml[partial(a, w, j) * 2 + 1] = total[j];
+  }
 }
 #endif
 
-// out[r][h] = sum of partials, weighted to their common maximum. One block per (head, row); group
-// y of the block takes chunks y, y + 4, ...; groups and lanes are summed in a fixed order.
+// out[r][h] = sum of partials, weighted to their common maximum. A block per head, SLICE of its
+// elements and row; a lane per element, and warp y takes spans y, y + WAYS, ... Every warp finds
+// the weights of all spans, lane l those of l and l + 32, and no order of additions depends on
+// anything but the number of spans.
+#define SLICE 32
+#define WAYS 8
 struct Combine {
   const float* part;
   const float* part_ml;
   const int* state;
   float* out;             // [R][out_stride], a head after the other
   i64 out_stride;
-  int max_chunks;
+  int max_spans;
 };
 
-extern "C" __global__ void __launch_bounds__(1024) combine(const Combine a) {
-  extern __shared__ float weight[];            // [max_chunks], then the chunks' sums likewise
-  __shared__ float warps[32], groups[4][HD];
-  const int head = blockIdx.x, r = blockIdx.y, H = gridDim.x;
-  const int x = threadIdx.x, y = threadIdx.y, t = y * blockDim.x + x, threads = blockDim.x * 4;
-  const int warp = t / 32, lane = t % 32, n_warps = threads / 32;
+extern "C" __global__ void __launch_bounds__(32 * WAYS) combine(const Combine a) {
+  __shared__ float ways[WAYS][SLICE];
+  const int head = blockIdx.x, r = blockIdx.z, H = gridDim.x;
+  const int y = threadIdx.x / 32, lane = threadIdx.x % 32, i = blockIdx.y * SLICE + lane;
   grid_release();
   grid_wait();
-  const int chunks = (state_of(a.state, r, POSITION) + CHUNK) / CHUNK;
-  const i64 base = ((i64)r * H + head) * a.max_chunks;
-  float m = -INFINITY;
-  float* sums = weight + a.max_chunks;
-  for (int c = t; c < chunks; c += threads) {
-    const float2 ml = *(const float2*)(a.part_ml + (base + c) * 2);
-    m = fmaxf(m, ml.x);
-    weight[c] = ml.x;
-    sums[c] = ml.y;
+  const int count = state_of(a.state, r, POSITION) + 1, span = span_rows(count);
+  const int spans = (count + span - 1) / span;
+  const i64 base = ((i64)r * H + head) * a.max_spans;
+  float x[SPANS / WAYS], m[2], sum[2], weight[2];
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int c = lane + k * 32;
+    const float2 ml = c < spans ? *(const float2*)(a.part_ml + (base + c) * 2) : make_float2(-INFINITY, 0.0f);
+    m[k] = ml.x, sum[k] = ml.y;
   }
-  m = warp_max(m);
-  if (lane == 0) warps[warp] = m;
-  __syncthreads();
-  for (int w = 0; w < n_warps; w++) m = fmaxf(m, warps[w]);
-  __syncthreads();
-  float sum = 0.0f;
-  for (int c = t; c < chunks; c += threads) {
-    const float w = expf(weight[c] - m);
-    weight[c] = w;
-    sum = fmaf(w, sums[c], sum);
+#pragma unroll
+  for (int k = 0; k < SPANS / WAYS; k++) {
+    const int c = y + k * WAYS;
+    x[k] = c < spans && i < HD ? a.part[(base + c) * HD + i] : 0.0f;
   }
-  sum = warp_sum(sum);
-  if (lane == 0) warps[warp] = sum;
-  __syncthreads();
-  float total = 0.0f;
-  for (int w = 0; w < n_warps; w++) total += warps[w];
-  for (int i = x; i < HD; i += blockDim.x) {
-    float o = 0.0f;
-#pragma unroll 8
-    for (int c = y; c < chunks; c += 4) o = fmaf(weight[c], a.part[(base + c) * HD + i], o);
-    groups[y][i] = o;
+  const float top = warp_max(fmaxf(m[0], m[1]));
+#pragma unroll
+  for (int k = 0; k < 2; k++) weight[k] = expf(m[k] - top);
+  const float total = warp_sum(fmaf(weight[0], sum[0], weight[1] * sum[1]));
+  float o = 0.0f;
+#pragma unroll
+  for (int k = 0; k < SPANS / WAYS; k++) {
+    const int c = y + k * WAYS;
+    o = fmaf(__shfl_sync(0xffffffffu, weight[c / 32], c % 32), x[k], o);
   }
+  ways[y][lane] = o;
   __syncthreads();
-  for (int i = t; i < HD; i += threads)
-    a.out[r * a.out_stride + head * HD + i] = ((groups[0][i] + groups[1][i]) + (groups[2][i] + groups[3][i])) / total;
+  if (y > 0 || i >= HD) return;
+  o = ways[0][lane];
+#pragma unroll
+  for (int k = 1; k < WAYS; k++) o += ways[k][lane];
+  a.out[r * a.out_stride + head * HD + i] = o / total;
 }

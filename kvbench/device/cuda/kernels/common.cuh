@@ -53,6 +53,18 @@ __device__ __forceinline__ u16 to_half_bits(float f) {
 __device__ __forceinline__ float lo_half(u32 w) { return half_bits((u16)(w & 0xffffu)); }
 __device__ __forceinline__ float hi_half(u32 w) { return half_bits((u16)(w >> 16)); }
 
+// Two halves in a word, the first in the low bits.
+__device__ __forceinline__ u32 to_half_pair(float first, float second) {
+  u32 w;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(w) : "f"(second), "f"(first));
+  return w;
+}
+__device__ __forceinline__ u32 half_pair_minus(u32 a, u32 b) {
+  u32 w;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(w) : "r"(a), "r"(b));
+  return w;
+}
+
 // Byte i of w as a float: placed into the low mantissa of 2^23, then the offset is taken away.
 __device__ __forceinline__ float byte_plus(u32 w, int i, float minus) {
   return __uint_as_float(__byte_perm(w, 0x4B000000u, 0x7440u + i)) - minus;
@@ -108,4 +120,16 @@ __device__ __forceinline__ void mma_f16(float (&c)[4], const u32 (&a)[4], const 
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// Four 8 x 8 matrices of halves out of shared memory: lane 8i + j gives the address of row j of
+// matrix i. A lane gets elements 2t and 2t + 1 of row g, or with `trans` of column g.
+__device__ __forceinline__ void ldmatrix4(u32 (&r)[4], const void* row, bool trans) {
+  const u32 at = (u32)__cvta_generic_to_shared(row);
+  if (trans)
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
+  else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(at) : "memory");
 }
