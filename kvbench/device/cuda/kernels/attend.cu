@@ -252,15 +252,32 @@ __device__ __forceinline__ void score(float (&s)[4], const u8* k, const Query& q
   for (int i = 0; i < 4; i++) s[i] *= q.down[i % 2];
 }
 
+// A tile of K or V into shared memory, zeros past the end. LANES threads share a row.
+#define PIECES (SEG / ALIGN)
+#define LANES (PIECES <= 8 ? 8 : PIECES <= 16 ? 16 : 32)
+#define COPIES (TILE * LANES / THREADS)
 __device__ __forceinline__ void fetch(const Window& a, const Work& w, const u8* base, u8* to, int row) {
-  const int pieces = SEG / ALIGN;
-  if (row < w.end)
-    for (int i = threadIdx.x; i < TILE * pieces; i += THREADS) {
-      const int j = i / pieces, piece = i % pieces;
-      const bool in = row + j < w.end;
-      const u8* from = base + (in ? row_offset(a, w.r, row + j) : 0) + w.kv_head * SEG + piece * ALIGN;
-      copy_async<ALIGN>(to + j * SROW + piece * ALIGN, from, in);
+  const int piece = threadIdx.x % LANES, first = threadIdx.x / LANES;
+  if (row < w.end && piece < PIECES) {
+    int cell[COPIES];
+#pragma unroll
+    for (int i = 0; i < COPIES; i++) {
+      const int j = row + first + i * (TILE / COPIES);
+      cell[i] = j < w.end ? j : -1;
     }
+    if (a.cells)
+#pragma unroll
+      for (int i = 0; i < COPIES; i++)
+        if (cell[i] >= 0) cell[i] = a.cells[(i64)w.r * a.cell_stride + cell[i]];
+    base += w.kv_head * SEG + piece * ALIGN;
+    to += first * SROW + piece * ALIGN;
+#pragma unroll
+    for (int i = 0; i < COPIES; i++) {
+      const bool in = cell[i] >= 0;
+      const u64 at = (u64)(u32)(in ? cell[i] : 0) * (u32)a.pitch;
+      copy_async<ALIGN>(to + i * (TILE / COPIES) * SROW, base + at, in);
+    }
+  }
   copy_commit();
 }
 
@@ -322,10 +339,10 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
     float sum = 0.0f;
 #pragma unroll
     for (int i = 0; i < STEPS * 4; i++) {
-      p[i / 4][i % 4] = expf(p[i / 4][i % 4] - top);
+      p[i / 4][i % 4] = weight_exp(p[i / 4][i % 4] - top);
       sum += p[i / 4][i % 4];
     }
-    const float keep = expf(before - top);
+    const float keep = weight_exp(before - top);
     total = fmaf(total, keep, quad_sum(sum));
 
     copy_wait<1>();

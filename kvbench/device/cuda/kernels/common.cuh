@@ -92,6 +92,13 @@ __device__ __forceinline__ float warp_max(float v) {
   return v;
 }
 
+// e^x for x <= 0: exact to a few units of float32 near 0, where softmax weights count.
+__device__ __forceinline__ float weight_exp(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.4426950408889634f));
+  return y;
+}
+
 // To the nearest integer, halves away from zero, as device/kvtypes.py writes it.
 __device__ __forceinline__ u8 rounded(float v) {
   return (u8)(signed char)(int)__fadd_rn(v, copysignf(0.5f, v));
