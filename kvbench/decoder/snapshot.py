@@ -25,7 +25,8 @@ from kvbench.device.kvtypes import Bytes
 from kvbench.errors import AssetError
 
 CAP_BYTES = 4 << 30
-FORMAT = 2
+FORMAT = 3
+"""Of the files, and of what a prefill computes: a new one leaves older snapshots unread."""
 _SEAL = 16
 """Bytes of the hash that guards a file's head: its name, the shapes, the digest of the rest."""
 

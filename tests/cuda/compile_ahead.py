@@ -16,7 +16,8 @@ def compile_one(variant: tuple[str, Defines]) -> None:
 
     file, defines = variant
     first = {"matvec": "matvec_plain", "attend": "attend", "rows": "put_rows",
-             "tokens": "spin", "weights": "pack"}[file]  # fmt: skip
+             "tokens": "spin", "weights": "pack",
+             "tile": "tile_multiply"}[file]  # fmt: skip
     _module(0, file, tuple(sorted(defines))).get_function(first)
 
 

@@ -16,6 +16,7 @@ import pytest
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.kernel_set import CudaKernels
 from kvbench.device.cuda.products import product_launch
+from kvbench.device.cuda.tiles import TileProducts
 from kvbench.device.cuda.weights import DeviceWeights, Matrix
 from kvbench.device.kernels import (
     CELL,
@@ -23,6 +24,7 @@ from kvbench.device.kernels import (
     MAX_ROWS,
     POSITION,
     STREAM,
+    TILE,
     TOKEN,
     Batch,
     Group,
@@ -118,6 +120,59 @@ def test_product(device: CudaDevice, rng: Rng, kind: Any, n: int, k: int) -> Non
         for rows in (2, 3, 5, 8, 16):
             together = product(rows, 0, gained)
             np.testing.assert_array_equal(together.view(np.uint32), alone[:rows].view(np.uint32))
+    weights.close()
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0"])
+@pytest.mark.parametrize(
+    "n,k", [(576, 576), (100, 1536), (160, 1056), (33, 32), (4096, 4096), (72, 28672), (2048, 5120)]
+)
+def test_tile_product(device: CudaDevice, rng: Rng, kind: Any, n: int, k: int) -> None:
+    """Float32's precision on tensor cores; a row's bits, wherever it stands in whichever tile."""
+    array = rng.standard_normal((n, k), np.float32)
+    gain = rng.standard_normal(k, np.float32)
+    ldx, ldy = k + 8, n + 4
+    x = np.full((TILE, ldx), np.nan, np.float32)
+    x[:, :k] = rng.standard_normal((TILE, k), np.float32)
+    x[7] *= np.float32(1e-10)  # far from float16's range
+    x[9] *= np.float32(1e10)
+    x[11, :k] *= np.exp(4 * rng.standard_normal(k)).astype(np.float32)
+    weights = DeviceWeights(device, kind)
+    weights.upload("w", array)
+    weights.upload("g", gain)
+    weights.finish()
+    w, g = weights["w"], weights["g"]
+    assert isinstance(w, Matrix) and isinstance(g, Buffer)
+    products = TileProducts(device, [w])
+    xs, ys = device.alloc("x", x.nbytes), device.alloc("y", TILE * ldy * 4)
+    put(xs, x)
+
+    def product(rows: int, first: int, gained: bool) -> Any:
+        device._runtime.memset(ys.raw.data.ptr, 0xFF, ys.nbytes)
+        for launch in products.launches(
+            w, rows, xs.raw.data.ptr + first * ldx * 4, ldx, ys.raw.data.ptr, ldy,
+            gain=g.raw.data.ptr if gained else None, eps=1e-5,
+        ):  # fmt: skip
+            launch(0)
+        device._runtime.deviceSynchronize()
+        y = get(ys, np.float32, TILE, ldy).copy()
+        assert np.isnan(y[rows:]).all() and np.isnan(y[:, n:]).all()
+        return y[:rows, :n]
+
+    exact = x[:, :k].astype(np.float64)
+    scaled = exact / np.sqrt(np.mean(exact**2, axis=1, keepdims=True) + 1e-5) * gain
+    for gained, rows_in in ((False, exact), (True, scaled)):
+        want = rows_in @ decoded(array, kind).T
+        whole = product(TILE, 0, gained)
+        for mine, row in zip(whole, want, strict=True):
+            assert relative(mine, row) < 2e-6 * np.sqrt(max(k, 576) / 576)
+        for rows, first in ((1, 0), (1, 63), (5, 20), (16, 7), (33, 2), (63, 1)):
+            part = product(rows, first, gained)
+            np.testing.assert_array_equal(
+                part.view(np.uint32), whole[first : first + rows].view(np.uint32)
+            )
+    for buffer in (xs, ys, *products.buffers()):
+        device.free(buffer)
     weights.close()
 
 
@@ -416,8 +471,12 @@ def test_choose(device: CudaDevice, rng: Rng, make_kernels: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["f32", "f16", "q8_0", "q4_0"])
-def test_layers(device: CudaDevice, rng: Rng, make_kernels: Any, kind: Any) -> None:
-    """Embedding, recurrent mixing, the MLP and the head, against float64."""
+@pytest.mark.parametrize("tile", [False, True])
+def test_layers(device: CudaDevice, rng: Rng, make_kernels: Any, kind: Any, tile: bool) -> None:
+    """Embedding, recurrent mixing, the MLP and the head, against float64.
+
+    ``tile``: most of the rows are a prefill tile's, behind decode rows.
+    """
     shapes = shapes_of(64, 3)
     kernels, arrays = make_kernels(shapes, "f16", kind=kind)
     w = {name: decoded(a, kind) if a.ndim == 2 else a for name, a in arrays.items()}
@@ -426,6 +485,8 @@ def test_layers(device: CudaDevice, rng: Rng, make_kernels: Any, kind: Any) -> N
     streams = np.array([*range(16), 3, 3, 0, 9], np.int32)  # rows of one stream follow each other
     set_state(kernels, token=tokens, stream=streams, lane=range(n))
     batch = decode_batch(n)
+    if tile:
+        batch.groups = (*batch.groups[:3], Group(3, n - 3, True))
     run(device, kernels.embed(batch))
     x = get(kernels.x, np.float32, n, d)
     np.testing.assert_array_equal(x, w["embed"][tokens].astype(np.float32))
@@ -458,3 +519,26 @@ def test_layers(device: CudaDevice, rng: Rng, make_kernels: Any, kind: Any) -> N
     want = norm(after, w["final_norm"])[list(batch.outputs)] @ w["head"].T
     assert relative(get(kernels.logits, np.float32, 5, shapes.vocab), want) < 3e-6
     device.free(memory)
+
+
+@pytest.mark.parametrize("kind", ["f32", "f16", "q8_0", "q4_0"])
+def test_decode_rows_beside_a_tile(
+    device: CudaDevice, rng: Rng, make_kernels: Any, kind: Any
+) -> None:
+    """T20: decode rows have the bits that they have alone, and so have the rows of a tile."""
+    kernels, _ = make_kernels(shapes_of(64, 3), "f16", kind=kind)
+    singles, rows, d = 3, 30, kernels.shapes.d_model
+    x = rng.standard_normal((singles + rows, d), np.float32)
+    mixed = rng.standard_normal((singles + rows, kernels.mixed_width), np.float32)
+
+    def mlp(first: int, *groups: Group) -> Any:
+        put(kernels.x, x[first:])
+        put(kernels.mixed, mixed[first:])
+        batch = Batch(groups, ())
+        run(device, kernels.mlp(0, batch))
+        return get(kernels.x, np.uint32, batch.n_rows, d).copy()
+
+    alone = tuple(Group(i, 1, False) for i in range(singles))
+    both = mlp(0, *alone, Group(singles, rows, True))
+    np.testing.assert_array_equal(both[:singles], mlp(0, *alone))
+    np.testing.assert_array_equal(both[singles:], mlp(singles, Group(0, rows, True)))

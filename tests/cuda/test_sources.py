@@ -14,7 +14,7 @@ from kvbench.device.cuda import arguments, driver
 from kvbench.device.cuda.source import Defines, options, sample_variants, source
 from kvbench.errors import UsageError
 
-FILES = ("matvec", "attend", "rows", "tokens", "weights")
+FILES = ("matvec", "tile", "attend", "rows", "tokens", "weights")
 TYPES = {
     "int": ctypes.c_int,
     "i64": ctypes.c_int64,

@@ -16,6 +16,11 @@ Mat = _structure(
     w=P, scale=P, x=P, gain=P, y=P, memory=P, state=P,
     ldx=L, ldy=L, K=I, N=I, rows=I, eps=F,
 )  # fmt: skip
+Tile = _structure(
+    "Tile",
+    w=P, scale=P, x=P, gain=P, y=P, memory=P, state=P, split=P, factors=P, sums=P,
+    ldx=L, ldy=L, K=I, N=I, rows=I, slices=I, eps=F,
+)  # fmt: skip
 Window = _structure(
     "Window",
     k=P, v=P, stream_bytes=L, pitch=L, state=P, cells=P, cell_stride=I, lane_column=I,

@@ -1,7 +1,7 @@
 """The decode kernels on CUDA: each operation of ``Kernels`` as a few launches.
 
-Every row is computed by the same instructions whatever else is in the batch, so the groups of a
-batch (prefill tiles, single decode rows) change which launches are made and no result.
+Every row is computed by the same instructions whatever else is in the batch: a single decode row
+by those of products.py, a row of a prefill tile by those of tiles.py, however many rows there are.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
 from kvbench.device.cuda.products import address, pointers, product_launch
 from kvbench.device.cuda.source import MACRO
+from kvbench.device.cuda.tiles import TileProducts
 from kvbench.device.cuda.weights import DeviceWeights, Matrix
 from kvbench.device.kernels import (
     MAX_DECODE_ROWS,
@@ -25,6 +26,7 @@ from kvbench.device.kernels import (
     STATE_COLUMNS,
     TILE,
     Batch,
+    Group,
     Kernels,
     Move,
     Shapes,
@@ -63,6 +65,7 @@ class CudaKernels(Kernels):
         self.mixed_width = max(heads * s.head_dim, s.d_model)
         table = MACRO[self._matrix("embed").kind]
         self.attention = Attention(self, self.mixed_width, table)
+        self.tiles = self._tile_products()
         cos, sin = tables(shapes, min(shapes.context, full_rows) + TILE)
         self.qkv = device.alloc("qkv", MAX_ROWS * self.qkv_width * 4)
         self.gated = device.alloc("gated", MAX_ROWS * s.d_ff * 4)
@@ -85,6 +88,7 @@ class CudaKernels(Kernels):
             self.cosines,
             self.sines,
             *self.attention.buffers(),
+            *(self.tiles.buffers() if self.tiles else []),
             *self.held.buffers(),
         ]
 
@@ -111,17 +115,17 @@ class CudaKernels(Kernels):
 
         def build() -> Iterator[Launch]:
             yield from self._product(
-                weight, n, self.x, self.shapes.d_model, self.qkv, self.qkv_width,
+                weight, batch.groups, self.x, self.shapes.d_model, self.qkv, self.qkv_width,
                 gain=f"{layer}.attn_norm",
             )  # fmt: skip
             yield self._rotate_encode(n)
 
         op = self._op(
             f"attn_in {layer}",
-            ("attn_in", layer, n),
+            ("attn_in", layer, batch.groups),
             build,
             (self.x, self.state),
-            (self.q, self.rows, self.qkv),
+            (self.q, self.rows, self.qkv, *self._tile_scratch(batch)),
         )
         op.nbytes = weight.nbytes
         return op
@@ -170,42 +174,47 @@ class CudaKernels(Kernels):
         return op
 
     def recur(self, layer: int, batch: Batch, state: Span) -> Op:
-        weight, n = self._matrix(f"{layer}.w_rec"), batch.n_rows
+        weight = self._matrix(f"{layer}.w_rec")
 
         def build() -> Iterator[Launch]:
             yield from self._product(
-                weight, n, self.x, self.shapes.d_model, self.mixed, self.mixed_width,
+                weight, batch.groups, self.x, self.shapes.d_model, self.mixed, self.mixed_width,
                 mode="recurrent", gain=f"{layer}.attn_norm",
                 memory=address(state.buffer, state.offset),
             )  # fmt: skip
 
-        key = ("recur", layer, n, state.buffer.id, state.offset)
-        op = self._op(f"recur {layer}", key, build, (self.x, self.state), (self.mixed,))
+        key = ("recur", layer, batch.groups, state.buffer.id, state.offset)
+        writes = (self.mixed, *self._tile_scratch(batch))
+        op = self._op(f"recur {layer}", key, build, (self.x, self.state), writes)
         op.reads, op.writes = (*op.spans()[0], state), (*op.spans()[1], state)
         op.nbytes = weight.nbytes
         return op
 
     def mlp(self, layer: int, batch: Batch) -> Op:
-        n, s = batch.n_rows, self.shapes
+        groups, s = batch.groups, self.shapes
         wo, down = self._matrix(f"{layer}.wo"), self._matrix(f"{layer}.w_down")
         gate_up = self._matrix(f"{layer}.w_gate_up")
 
         def build() -> Iterator[Launch]:
             yield from self._product(
-                wo, n, self.mixed, self.mixed_width, self.x, s.d_model,
+                wo, groups, self.mixed, self.mixed_width, self.x, s.d_model,
                 mode="residual",
             )  # fmt: skip
             yield from self._product(
-                gate_up, n, self.x, s.d_model, self.gated, s.d_ff,
+                gate_up, groups, self.x, s.d_model, self.gated, s.d_ff,
                 mode="gated", gain=f"{layer}.ffn_norm",
             )  # fmt: skip
             yield from self._product(
-                down, n, self.gated, s.d_ff, self.x, s.d_model,
+                down, groups, self.gated, s.d_ff, self.x, s.d_model,
                 mode="residual",
             )  # fmt: skip
 
         op = self._op(
-            f"mlp {layer}", ("mlp", layer, n), build, (self.mixed, self.x), (self.x, self.gated)
+            f"mlp {layer}",
+            ("mlp", layer, groups),
+            build,
+            (self.mixed, self.x),
+            (self.x, self.gated, *self._tile_scratch(batch)),
         )
         op.nbytes = wo.nbytes + gate_up.nbytes + down.nbytes
         return op
@@ -216,7 +225,7 @@ class CudaKernels(Kernels):
         def build() -> Iterator[Launch]:
             for at, first, count in _runs(batch.outputs):
                 yield from self._product(
-                    weight, count, self.x, s.d_model, self.logits, s.vocab,
+                    weight, (Group(0, count, False),), self.x, s.d_model, self.logits, s.vocab,
                     gain="final_norm", x_row=first, y_row=at,
                 )  # fmt: skip
 
@@ -293,10 +302,20 @@ class CudaKernels(Kernels):
             site=label.split(" ", 1)[0],
         )
 
+    def _tile_products(self) -> TileProducts | None:
+        """None for float32 weights: their tiles are multiplied like decode rows."""
+        named = {n: m for n, m in self.held.items() if isinstance(m, Matrix)}
+        found = [m for n, m in named.items() if n not in ("embed", "head") and m.kind != "f32"]
+        assert isinstance(self.device, CudaDevice)
+        return TileProducts(self.device, found) if found else None
+
+    def _tile_scratch(self, batch: Batch) -> list[Buffer]:
+        return self.tiles.buffers() if self.tiles and any(g.tile for g in batch.groups) else []
+
     def _product(
         self,
         weight: Matrix,
-        n: int,
+        groups: Sequence[Group],
         x: Buffer,
         ldx: int,
         y: Buffer,
@@ -308,22 +327,21 @@ class CudaKernels(Kernels):
         x_row: int = 0,
         y_row: int = 0,
     ) -> Iterator[Launch]:
-        """y[r] = W x[r] of ``n`` rows, 16 at a time."""
-        for first in range(0, n, MAX_DECODE_ROWS):
-            rows = min(MAX_DECODE_ROWS, n - first)
-            yield product_launch(
-                weight,
-                rows,
-                address(x, (x_row + first) * ldx * 4),
-                ldx,
-                address(y, (y_row + first) * ldy * 4),
-                ldy,
-                mode=mode,
-                gain=address(self.weights[gain]) if gain else None,
-                memory=memory,
-                state=address(self.state, first * STATE_COLUMNS * 4),
-                eps=self.shapes.rms_eps,
-            )
+        """y[r] = W x[r]: a tile at once, decode rows 16 at a time."""
+        for first, rows, tile in _pieces(groups, self.tiles is not None):
+            given: dict[str, Any] = {
+                "mode": mode,
+                "gain": address(self.weights[gain]) if gain else None,
+                "memory": memory,
+                "state": address(self.state, first * STATE_COLUMNS * 4),
+                "eps": self.shapes.rms_eps,
+            }
+            from_x = address(x, (x_row + first) * ldx * 4)
+            to_y = address(y, (y_row + first) * ldy * 4)
+            if tile and self.tiles is not None:
+                yield from self.tiles.launches(weight, rows, from_x, ldx, to_y, ldy, **given)
+            else:
+                yield product_launch(weight, rows, from_x, ldx, to_y, ldy, **given)
 
     def _rotate_encode(self, n: int) -> Launch:
         s = self.shapes
@@ -368,6 +386,25 @@ class CudaKernels(Kernels):
 
 def _key(view: View) -> Hashable:
     return (view.buffer.id, view.base, view.part_bytes, view.stream_bytes, view.packed)
+
+
+def _pieces(groups: Sequence[Group], tiles: bool) -> Iterator[Group]:
+    """The rows of each product: ``tiles`` as they are, all others in order and 16 at a time."""
+    waiting = Group(0, 0, False)
+    for group in groups:
+        if group.tile and tiles:
+            yield from _sixteens(waiting)
+            yield group
+            waiting = Group(group.start + group.size, 0, False)
+        else:
+            waiting = Group(waiting.start, waiting.size + group.size, False)
+    yield from _sixteens(waiting)
+
+
+def _sixteens(group: Group) -> Iterator[Group]:
+    end = group.start + group.size
+    for first in range(group.start, end, MAX_DECODE_ROWS):
+        yield Group(first, min(MAX_DECODE_ROWS, end - first), False)
 
 
 def _runs(rows: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

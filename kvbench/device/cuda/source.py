@@ -67,6 +67,8 @@ def sample_variants() -> Iterator[tuple[str, Defines]]:
             cut = cut_of(rows, weights in ("Q8", "Q4"))
             shape = (("NR", str(cut.per_warp)), ("DEPTH", str(cut.depth)))
             yield "matvec", (("WT", weights), ("ROWS", str(rows)), *shape)
+        if weights != "F32":
+            yield "tile", (("WT", weights),)
     for kv in ("F16", "Q8", "Q4"):
         yield "rows", (("KV", kv),)
         for head_dim, group in ((64, 3), (128, 4), (256, 6), (16, 2), (128, 8)):
