@@ -9,12 +9,11 @@ import os
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
-from kvbench.device.cuda import products, source
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
 from kvbench.device.cuda.products import product_launch
 from kvbench.device.cuda.rates import measure, seconds
-from kvbench.device.cuda.source import Cut
+from kvbench.device.cuda.source import CUTS, Cut
 from kvbench.device.cuda.weights import DeviceWeights
 
 LAYERS = 6
@@ -22,16 +21,16 @@ D, QKV, F = 4096, 6144, 14336
 SHAPES = {"qkv": (QKV, D), "wo": (D, D), "gu": (2 * F, D), "down": (D, F)}
 MODES = {"qkv": "plain", "wo": "residual", "gu": "gated", "down": "residual"}
 
-ONE_ROW = ((4, 1), (6, 1), (8, 1), (10, 1), (12, 1), (4, 2), (6, 2), (8, 2), (4, 3))
-# rows of x; rows of W per warp, loads under way for each, blocks per multiprocessor
-VARIANTS = [(1, 2, depth, blocks) for depth, blocks in ONE_ROW]
-VARIANTS += [(1, 4, 4, 1), (1, 4, 5, 1)]
-VARIANTS += [(4, 4, 4, 1), (4, 2, 8, 1), (4, 4, 4, 2), (8, 4, 4, 1), (8, 2, 8, 1), (16, 4, 4, 1)]
-VARIANTS += [(16, 2, 8, 1)]
+# rows of x; warps of a block, rows of W per warp, pieces under way for each, values of x held
+VARIANTS = [(1, 8, 4, 4, 20480), (1, 8, 4, 5, 14336), (1, 8, 2, 8, 20480), (1, 16, 2, 4, 20480)]
+VARIANTS += [(1, 8, 8, 2, 20480), (1, 4, 8, 4, 20480), (1, 12, 4, 3, 14336)]
+VARIANTS += [(2, 8, 4, 3, 14336), (2, 16, 2, 3, 14336), (4, 16, 2, 2, 4096), (4, 8, 4, 3, 4096)]
+VARIANTS += [(8, 8, 8, 1, 2048), (8, 8, 4, 2, 2048), (8, 16, 4, 1, 2048)]
+VARIANTS += [(16, 8, 8, 1, 1024), (16, 8, 4, 2, 1024)]
 
 
 def compile_one(v: tuple[int, ...]) -> None:
-    function("matvec", "matvec_plain", WT="F16", ROWS=v[0], NR=v[1], DEPTH=v[2])
+    function("matvec", "matvec_plain", WT="F16", ROWS=v[0], **Cut(*v[1:]).defines())
 
 
 class _Stream:
@@ -41,9 +40,7 @@ class _Stream:
 
 def layers(weights: DeviceWeights, x: int, y: int, gain: int, v: tuple[int, ...]) -> list[Launch]:
     """Four products of each layer, cut as ``v`` says."""
-    cut = Cut(v[1], v[2])
-    source.FEW_ROWS = source.MANY_ROWS = cut
-    products.BLOCKS_PER_SM = v[3]
+    CUTS[v[0]] = Cut(*v[1:])
     launches = []
     for i in range(LAYERS):
         for name, mode in MODES.items():
@@ -67,7 +64,7 @@ def replay(device: CudaDevice, launches: list[Launch]) -> float:
 
 def main() -> None:
     with ProcessPoolExecutor(min(16, os.cpu_count() or 1)) as pool:
-        list(pool.map(compile_one, {v[:3]: v for v in VARIANTS}.values()))
+        list(pool.map(compile_one, VARIANTS))
     with CudaDevice() as device:
         read = measure(device).read
         weights = DeviceWeights(device, "f16")
@@ -76,12 +73,13 @@ def main() -> None:
                 weights.draw(f"{name}{i}", shape, bytes(range(16)), 0.02)
         weights.draw("gain", (D,), bytes(range(16)), 1.0)
         weights.finish()
-        x, y = (device.alloc(name, 16 * 2 * F * 4).raw.data.ptr for name in "xy")
+        held = [device.alloc(name, 16 * 2 * F * 4) for name in "xy"]
+        x, y = (buffer.raw.data.ptr for buffer in held)
         gain: Any = weights["gain"]
         each = sum(n * k for n, k in SHAPES.values()) * 2
         least = each / read * 1e6
         print(f"read {read / 1e9:.0f} GB/s; a layer {each / 1e6:.0f} MB: {least:.1f} us")
-        print("us a layer, share of the read rate, (rows, rows of W, depth, blocks), each product")
+        print("us a layer, share of it, (rows, warps, rows of W, pieces, x), each product")
         results = []
         for v in VARIANTS:
             launches = layers(weights, x, y, gain.raw.data.ptr, v)

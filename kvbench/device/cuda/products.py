@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kvbench.device.cuda import arguments
 from kvbench.device.cuda.driver import Launch, function, multiprocessors
-from kvbench.device.cuda.source import MACRO, ROW_VARIANTS, WARPS, cut_of
+from kvbench.device.cuda.source import MACRO, ROW_VARIANTS, cut_of
 from kvbench.device.cuda.weights import Matrix
 from kvbench.device.memory import Buffer
 from kvbench.errors import DeviceError
@@ -12,9 +12,6 @@ from kvbench.errors import DeviceError
 BLOCKS_PER_SM = 1
 """Blocks per multiprocessor: each stays for all its rows of W and brings x in once. It leaves room
 for the next product's block, which reads ahead into a ring of its own meanwhile."""
-
-TILE_VALUES = {1: 32768, 2: 16384, 4: 4096, 8: 2048, 16: 1024}
-"""Values of each row of x that are held in shared memory at once, by rows (TILE in matvec.cu)."""
 
 
 def address(buffer: Buffer, offset: int = 0) -> int:
@@ -42,18 +39,16 @@ def product_launch(
 ) -> Launch:
     """One matrix-vector product for 1 to 16 rows; pointers, and strides in floats."""
     variant = next(v for v in ROW_VARIANTS if v >= rows)
-    blocked = weight.kind in ("q8_0", "q4_0")
-    cut = cut_of(variant, blocked)
-    chunk = 32 * {"f32": 4, "f16": 8, "q8_0": 16, "q4_0": 32}[weight.kind]
-    tile = min(TILE_VALUES[variant], -(-weight.k // chunk) * chunk)
-    groups = -(-weight.n // (WARPS * cut.per_warp))
+    kind = MACRO[weight.kind]
+    cut = cut_of(variant, kind)
+    groups = -(-weight.n // (cut.warps * cut.per_warp))
     return Launch(
         function(
             "matvec", f"matvec_{mode}",
-            WT=MACRO[weight.kind], ROWS=variant, NR=cut.per_warp, DEPTH=cut.depth,
+            WT=kind, ROWS=variant, **cut.defines(),
         ),
         (min(groups, multiprocessors() * BLOCKS_PER_SM),),
-        (WARPS * 32,),
+        (cut.warps * 32,),
         arguments.Mat(
             *pointers(weight),
             x,
@@ -68,7 +63,7 @@ def product_launch(
             rows,
             eps,
         ),
-        shared=tile * variant * 4 + cut.ring_bytes(blocked),
+        shared=cut.shared_bytes(variant, weight.k, kind),
     )  # fmt: skip
 
 

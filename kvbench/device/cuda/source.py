@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -17,30 +17,49 @@ MACRO = {"f16": "F16", "q8_0": "Q8", "q4_0": "Q4", "f32": "F32"}
 ROW_VARIANTS = (1, 2, 4, 8, 16)
 """Batch sizes matvec.cu is compiled for; a batch takes the next larger one."""
 
-WARPS = 8
-"""Warps of a block (matvec.cu)."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a block takes W: rows of it per warp, and 16-byte loads under way for each."""
+    """How a block takes W: warps, rows of it per warp, and pieces of 1 KiB under way for each."""
 
+    warps: int
     per_warp: int
     depth: int
+    tile: int
+    """Values of each row of x in shared memory at once."""
 
-    def ring_bytes(self, blocked: bool) -> int:
-        """Shared memory of what is read ahead; block-scaled types have a scale beside each load."""
-        return WARPS * 32 * self.per_warp * self.depth * (20 if blocked else 16)
+    def shared_bytes(self, rows: int, k: int, weights: str) -> int:
+        """Dynamic shared memory: a tile of x (float32), then what is read ahead."""
+        step = 64 * LANE_VALUES[weights]
+        held = min(self.tile, -(-k // step) * step) * rows * 4
+        per_lane = 20 if weights in BLOCKED else 16  # a scale beside each 16 bytes
+        return held + self.warps * 64 * self.per_warp * self.depth * per_lane
+
+    def defines(self) -> dict[str, object]:
+        """As matvec.cu names them."""
+        named = {"WARPS": self.warps, "NR": self.per_warp, "DEPTH": self.depth, "TILE": self.tile}
+        return dict(named)
 
 
-FEW_ROWS, MANY_ROWS, MANY_BLOCKED = Cut(2, 8), Cut(4, 4), Cut(2, 8)
+BLOCKED = ("Q8", "Q4")
+LANE_VALUES = {"F32": 4, "F16": 8, "Q8": 16, "Q4": 32}
+"""Weights in 16 bytes."""
+
+CUTS = {
+    1: Cut(8, 4, 4, 20480),
+    2: Cut(8, 4, 3, 14336),
+    4: Cut(16, 2, 2, 4096),
+    8: Cut(8, 8, 1, 2048),
+    16: Cut(8, 8, 1, 1024),
+}
+"""By rows. A block of one row takes more than half of a multiprocessor's shared memory: blocks of
+which two fit would land unevenly (docs/LOG.md)."""
 
 
-def cut_of(rows: int, blocked: bool) -> Cut:
-    """The cut for a variant of ``rows``; ``blocked``: weights with a scale per 32 values."""
-    if rows < 4:
-        return FEW_ROWS
-    return MANY_BLOCKED if blocked and rows > 8 else MANY_ROWS
+def cut_of(rows: int, weights: str) -> Cut:
+    """The cut for a variant of ``rows``; ``weights``: their type as kernel files name it."""
+    cut = CUTS[rows]
+    return replace(cut, per_warp=2) if rows > 8 and weights in BLOCKED else cut
 
 
 Defines = tuple[tuple[str, str], ...]
@@ -64,8 +83,8 @@ def sample_variants() -> Iterator[tuple[str, Defines]]:
         yield "tokens", (("WT", weights),)
         yield "weights", (("WT", weights),)
         for rows in ROW_VARIANTS:
-            cut = cut_of(rows, weights in ("Q8", "Q4"))
-            shape = (("NR", str(cut.per_warp)), ("DEPTH", str(cut.depth)))
+            cut = cut_of(rows, weights).defines()
+            shape = ((name, str(value)) for name, value in cut.items())
             yield "matvec", (("WT", weights), ("ROWS", str(rows)), *shape)
         if weights != "F32":
             yield "tile", (("WT", weights),)

@@ -121,6 +121,31 @@ __device__ __forceinline__ void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
+#if __CUDA_ARCH__ >= 900
+// Bulk copies into shared memory by the copy engine of a multiprocessor: one thread orders up to
+// some KiB, a barrier in shared memory counts what has landed. A barrier completes a phase when its
+// one arrival has been made and the bytes it was told to expect are there.
+__device__ __forceinline__ void barrier_init(u64* barrier) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"((u32)__cvta_generic_to_shared(barrier)) : "memory");
+}
+__device__ __forceinline__ void barriers_are_ready() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+__device__ __forceinline__ void barrier_expect(u64* barrier, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"((u32)__cvta_generic_to_shared(barrier)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(u64* barrier, u32 parity) {
+  u32 done;
+  do asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+                  : "=r"(done) : "r"((u32)__cvta_generic_to_shared(barrier)), "r"(parity) : "memory");
+  while (!done);
+}
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, u32 bytes, u64* barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+               ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from), "r"(bytes), "r"((u32)__cvta_generic_to_shared(barrier)) : "memory");
+}
+#endif
+
 // c (16 x 8, float32) += a (16 x 16) b (16 x 8) in half precision, over a warp: row g or g + 8 and
 // column 2t of c, with g = lane / 4 and t = lane % 4, as PTX lays out mma.m16n8k16.
 __device__ __forceinline__ void mma_f16(float (&c)[4], const u32 (&a)[4], const u32 (&b)[2]) {

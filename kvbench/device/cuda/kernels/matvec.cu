@@ -1,5 +1,6 @@
 // y[r] = W x[r] for up to ROWS rows, W read once. Compile with -DWT=F16|Q8|Q4|F32 -DROWS=1..16,
-// -DNR: rows of W per warp, -DDEPTH: loads of 16 bytes under way for each of them.
+// -DWARPS of a block, -DNR: rows of W per warp, -DDEPTH: pieces of STEP values of each row that are
+// under way, -DTILE: values of each x in shared memory.
 //
 // A row's bits depend on nothing but its own x and W: lane l of a warp owns the values
 // [(32 j + l) VPL, + VPL) for j = 0, 1, ..., adds them in that order with fused multiply-adds, and
@@ -16,10 +17,10 @@
 #define VPL 4
 #endif
 #define CHUNK (32 * VPL)                 // values of K that a warp takes in one 16-byte load
+#define STEP (PIECE * CHUNK)              // values of a row of W that are ordered at once
 #define BLOCKED (WT == Q8 || WT == Q4)   // one scale per 32 values
-#define WARPS 8
 #define THREADS (WARPS * 32)
-#define TILE (ROWS < 4 ? 32768 / ROWS : 16384 / ROWS)    // values of each x in shared memory
+#define PIECE (TILE < 2 * CHUNK ? 1 : 2)
 #define SLOTS 512                        // partial sums of squares, whatever the number of threads
 
 enum Mode { PLAIN, RESIDUAL, GATED, RECURRENT };
@@ -62,64 +63,116 @@ __device__ __forceinline__ int place_of(int k) {
   return k - in + ((in % VPL) / 4) * 128 + (in / VPL) * 4;
 }
 
-// Results per warp and group of rows of W; which result is the n-th of this warp in group g.
+// The n-th result of this warp in a round: neighbours go to different blocks, so that the last round,
+// which has not enough for all, still has a share for every multiprocessor.
 template <bool PAIRED>
-__device__ __forceinline__ int result_of(int g, int n) {
-  const int per_warp = PAIRED ? NR / 2 : NR;
-  return (g * WARPS + threadIdx.x / 32) * per_warp + n;
+__device__ __forceinline__ int result_of(int round, int n) {
+  return ((round * WARPS + threadIdx.x / 32) * gridDim.x + blockIdx.x) * (PAIRED ? NR / 2 : NR) + n;
 }
 
-// A warp's rows of W, read ahead through a ring in shared memory: a lane copies, awaits and uses 16
-// bytes of its own, so that no barrier is needed and the next rows are under way while these are
-// summed. W is constant: the ring is filled while the kernel before is still making x.
+__device__ __forceinline__ i64 bytes_of(i64 values) {
+  return WT == F16 ? 2 * values : WT == Q8 ? values : WT == Q4 ? values / 2 : 4 * values;
+}
+
+// A warp's rows of W, read ahead through a ring in shared memory of its own: no barrier of the block
+// is needed, and the next rows are under way while these are summed. W is constant: the ring is
+// filled while the kernel before is still making x.
 template <bool PAIRED>
 struct Stream {
   const Mat& m;
-  uint4* ring;            // [DEPTH][NR][THREADS]
+  uint4* ring;            // [DEPTH][NR][PIECE][32] of this warp
   u32* scales;            // likewise: two scales, of which one is this lane's
-  const int lane;         // values from the start of a chunk to this lane's
-  int group, k;           // what comes next
-  i64 at[NR];             // this lane's first value of each row, or -1 past the end
+  u64* landed;            // [DEPTH]
+  const int lane;
+  int round, k, slot, phase;   // what comes next; where the oldest piece lies
+  i64 at[NR];             // first value of each row, or -1 past the end
 
-  __device__ __forceinline__ Stream(const Mat& m, void* shared)
-      : m(m), ring((uint4*)shared + threadIdx.x), scales((u32*)((uint4*)shared + DEPTH * NR * THREADS) + threadIdx.x),
-        lane(threadIdx.x % 32 * VPL), group(blockIdx.x), k(0) {
-    take(group, at);
+  __device__ __forceinline__ Stream(const Mat& m, void* shared, u64* landed)
+      : m(m), ring((uint4*)shared + threadIdx.x / 32 * DEPTH * NR * PIECE * 32),
+        scales((u32*)((uint4*)shared + WARPS * DEPTH * NR * PIECE * 32) + threadIdx.x / 32 * DEPTH * NR * PIECE * 32),
+        landed(landed), lane(threadIdx.x % 32), round(0), k(0), slot(0), phase(0) {
+    take(round, at);
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0) {
+      for (int i = 0; i < DEPTH; i++) barrier_init(landed + i);
+      barriers_are_ready();
+    }
+    __syncwarp();
+#endif
   }
-  __device__ __forceinline__ void take(int g, i64 (&at)[NR]) const {
+  __device__ __forceinline__ void take(int round, i64 (&at)[NR]) const {
     const int results = PAIRED ? m.N / 2 : m.N;
 #pragma unroll
     for (int n = 0; n < NR; n++) {
-      const int i = result_of<PAIRED>(g, PAIRED ? n / 2 : n);
-      at[n] = i < results ? (i64)(i + (PAIRED ? n % 2 * results : 0)) * m.K + lane : -1;
+      const int i = result_of<PAIRED>(round, PAIRED ? n / 2 : n);
+      at[n] = i < results ? (i64)(i + (PAIRED ? n % 2 * results : 0)) * m.K : -1;
     }
   }
-  // Orders the next chunk of every row into `slot`.
+  // Orders the next piece of every row into `slot`.
   __device__ __forceinline__ void fetch(int slot) {
+    uint4* to = ring + slot * NR * PIECE * 32;
+#if __CUDA_ARCH__ >= 900
+    if (lane == 0) {
+      const u32 bytes = bytes_of(m.K - k < STEP ? m.K - k : STEP);
+      u32 rows = 0;
 #pragma unroll
-    for (int n = 0; n < NR; n++) {
-      const bool in = at[n] >= 0 && k + lane < m.K;
-      const i64 i = in ? at[n] + k : 0;
-      const i64 byte = WT == F16 ? 2 * i : WT == Q8 ? i : WT == Q4 ? i / 2 : 4 * i;
-      copy_async<16>(ring + (slot * NR + n) * THREADS, m.w + byte, in);
+      for (int n = 0; n < NR; n++) rows += at[n] >= 0;
+      barrier_expect(landed + slot, rows * bytes);
+#pragma unroll
+      for (int n = 0; n < NR; n++)
+        if (at[n] >= 0) copy_bulk(to + n * PIECE * 32, m.w + bytes_of(at[n] + k), bytes, landed + slot);
+    }
+#endif
+#if __CUDA_ARCH__ < 900 || BLOCKED
+#pragma unroll
+    for (int i = 0; i < PIECE * NR; i++) {
+      const int n = i / PIECE, mine = k + i % PIECE * CHUNK + lane * VPL;
+      const bool in = at[n] >= 0 && mine < m.K;
+      const i64 value = in ? at[n] + mine : 0;
+#if __CUDA_ARCH__ < 900
+      copy_async<16>(to + i * 32 + lane, m.w + bytes_of(value), in);
+#endif
 #if BLOCKED
-      copy_async<4>(scales + (slot * NR + n) * THREADS, m.scale + i / 64 * 2, in);
+      copy_async<4>(scales + (slot * NR * PIECE + i) * 32 + lane, m.scale + value / 64 * 2, in);
 #endif
     }
     copy_commit();
-    k += CHUNK;
-    if (k >= m.K) k = 0, group += gridDim.x, take(group, at);
+#endif
+    k += STEP;
+    if (k >= m.K) k = 0, take(++round, at);
+  }
+  __device__ __forceinline__ void fill() {
+#pragma unroll
+    for (int i = 0; i < DEPTH; i++) fetch(i);
+  }
+  // Until the oldest piece is there.
+  __device__ __forceinline__ void wait() {
+#if __CUDA_ARCH__ >= 900
+    barrier_wait(landed + slot, phase);
+#endif
+#if __CUDA_ARCH__ < 900 || BLOCKED
+    copy_wait<DEPTH - 1>();
+#endif
+  }
+  // The oldest piece is used: its place takes the next.
+  __device__ __forceinline__ void turn() {
+    __syncwarp();
+    fetch(slot);
+    if (++slot == DEPTH) slot = 0, phase ^= 1;
   }
 };
 
-// acc += this slot's chunk of W times x[*][at, at + CHUNK) of the tile. odd: which of a pair of
-// scales is meant.
+// acc += chunk c of the oldest piece times x[*][at, at + CHUNK) of the tile; the piece has `left`
+// values. odd: which of a pair of scales is meant.
 template <bool PAIRED>
-__device__ __forceinline__ void use(const Stream<PAIRED>& w, int slot, float (&acc)[NR][ROWS], const float* xs, int tile, int at, const bool (&odd)[NR]) {
-  const int lane = threadIdx.x % 32;
+__device__ __forceinline__ void use(const Stream<PAIRED>& w, int c, int left, float (&acc)[NR][ROWS], const float* xs, int tile, int at, const bool (&odd)[NR]) {
+  const int lane = w.lane;
   uint4 v[NR];
 #pragma unroll
-  for (int n = 0; n < NR; n++) v[n] = w.ring[(slot * NR + n) * THREADS];
+  for (int n = 0; n < NR; n++) {
+    v[n] = w.ring[((w.slot * NR + n) * PIECE + c) * 32 + lane];
+    if (c * CHUNK + lane * VPL >= left) v[n] = make_uint4(0, 0, 0, 0);
+  }
 #if BLOCKED
   float part[NR][ROWS];
 #pragma unroll
@@ -149,7 +202,7 @@ __device__ __forceinline__ void use(const Stream<PAIRED>& w, int slot, float (&a
 #if BLOCKED
 #pragma unroll
   for (int n = 0; n < NR; n++) {
-    const u32 pair = w.scales[(slot * NR + n) * THREADS];
+    const u32 pair = w.scales[((w.slot * NR + n) * PIECE + c) * 32 + lane];
     const float d = odd[n] ? hi_half(pair) : lo_half(pair);
 #pragma unroll
     for (int r = 0; r < ROWS; r++) acc[n][r] = fmaf(d, part[n][r], acc[n][r]);
@@ -157,35 +210,47 @@ __device__ __forceinline__ void use(const Stream<PAIRED>& w, int slot, float (&a
 #endif
 }
 
+// A thread's share of a tile: LOADS vectors of x or of the gain, THREADS apart, that go out together:
+// all blocks do this at once, and a trip to memory is longer than the rest.
+#define LOADS 8
+struct Share {
+  float4 v[LOADS];
+};
+__device__ __forceinline__ void load(Share& share, const float* from, int k, int end) {
+#pragma unroll
+  for (int i = 0; i < LOADS; i++) {
+    share.v[i] = make_float4(0, 0, 0, 0);
+    if (k + i * THREADS * 4 < end) share.v[i] = *(const float4*)(from + k + i * THREADS * 4);
+  }
+}
+
 // Brings x[*][k0, k0 + tile) into shared memory, zeros past K and past the last row, and adds the
-// squares: slot s owns the values 4s mod 4 SLOTS, in ascending order, whatever the tile. LOADS go
-// out together: all blocks do this at once, and a trip to memory is longer than the rest.
-__device__ __forceinline__ void stage(const Mat& m, float* xs, float (*squares)[SLOTS], int k0, int tile) {
-  const int LOADS = 8;
-  for (int r = 0; r < ROWS; r++) {
-    for (int first = threadIdx.x * 4; first < tile; first += LOADS * THREADS * 4) {
-      float4 x[LOADS];
+// squares: slot s owns the values 4s mod 4 SLOTS, in ascending order, whatever the tile. gain: this
+// thread's first share of it, which is constant and was fetched before x was there (few rows only).
+__device__ __forceinline__ void stage(const Mat& m, const Share& gain, float* xs, float (*squares)[SLOTS], int k0, int tile) {
+  const int end = m.K - k0 < tile ? m.K : k0 + tile;
+  for (int first = threadIdx.x * 4; first < tile; first += LOADS * THREADS * 4) {
+    Share g = gain;
+    if (m.gain && (ROWS >= 4 || k0 + first != threadIdx.x * 4)) load(g, m.gain, k0 + first, end);
+    for (int r = 0; r < ROWS; r++) {
+      Share x;
+      load(x, m.x + r * m.ldx, k0 + first, r < m.rows ? end : 0);
 #pragma unroll
       for (int i = 0; i < LOADS; i++) {
-        const int k = k0 + first + i * THREADS * 4;
-        x[i] = make_float4(0, 0, 0, 0);
-        if (r < m.rows && k < m.K && k < k0 + tile) x[i] = *(const float4*)(m.x + r * m.ldx + k);
-      }
-#pragma unroll
-      for (int i = 0; i < LOADS; i++) {
-        const int in_tile = first + i * THREADS * 4, k = k0 + in_tile;
-        if (in_tile >= tile) break;
-        if (m.gain && r < m.rows && k < m.K) {
-          float* slot = &squares[r][k / 4 % SLOTS];
-          float sum = k < 4 * SLOTS ? 0.0f : *slot;
-          sum = fmaf(x[i].x, x[i].x, sum);
-          sum = fmaf(x[i].y, x[i].y, sum);
-          sum = fmaf(x[i].z, x[i].z, sum);
-          *slot = fmaf(x[i].w, x[i].w, sum);
-          const float4 g = *(const float4*)(m.gain + k);
-          x[i] = make_float4(x[i].x * g.x, x[i].y * g.y, x[i].z * g.z, x[i].w * g.w);
+        const int at = first + i * THREADS * 4, k = k0 + at;
+        float4 v = x.v[i];
+        if (at < tile) {
+          if (m.gain && r < m.rows && k < m.K) {
+            float* slot = &squares[r][k / 4 % SLOTS];
+            float sum = k < 4 * SLOTS ? 0.0f : *slot;
+            sum = fmaf(v.x, v.x, sum);
+            sum = fmaf(v.y, v.y, sum);
+            sum = fmaf(v.z, v.z, sum);
+            *slot = fmaf(v.w, v.w, sum);
+            v = make_float4(v.x * g.v[i].x, v.y * g.v[i].y, v.z * g.v[i].z, v.w * g.v[i].w);
+          }
+          *(float4*)(xs + r * tile + place_of(at)) = v;
         }
-        *(float4*)(xs + r * tile + place_of(in_tile)) = x[i];
       }
     }
   }
@@ -223,18 +288,18 @@ __device__ __forceinline__ void matvec(const Mat& m) {
   const int RESULTS = paired ? NR / 2 : NR;
   extern __shared__ float4 shared[];
   __shared__ float squares[ROWS][SLOTS], factors[WARPS][ROWS], out[WARPS][NR * ROWS];
+  __shared__ u64 landed[WARPS][DEPTH];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int results = paired ? m.N / 2 : m.N, groups = (results + WARPS * RESULTS - 1) / (WARPS * RESULTS);
-  const int longest = (m.K < TILE ? m.K + CHUNK - 1 : TILE) / CHUNK * CHUNK;
+  const int results = paired ? m.N / 2 : m.N, share = WARPS * RESULTS * gridDim.x;
+  const int longest = (m.K < TILE ? m.K + STEP - 1 : TILE) / STEP * STEP;
   float* xs = (float*)shared;                          // [ROWS][a tile], then the ring
-  Stream<paired> w(m, xs + ROWS * longest);
+  Stream<paired> w(m, xs + ROWS * longest, landed[warp]);
   grid_release();
-#pragma unroll
-  for (int slot = 0; slot < DEPTH; slot++) w.fetch(slot);
+  w.fill();
+  Share gain;
+  if (m.gain && ROWS < 4) load(gain, m.gain, threadIdx.x * 4, m.K);   // many rows need the registers
   grid_wait();
-  int slot = 0;
-  for (int g = blockIdx.x; g < groups; g += gridDim.x) {
-    const bool fresh = g == blockIdx.x;
+  for (int round = 0; round * share < results; round++) {
     float acc[NR][ROWS];
 #pragma unroll
     for (int n = 0; n < NR; n++)
@@ -242,22 +307,21 @@ __device__ __forceinline__ void matvec(const Mat& m) {
       for (int r = 0; r < ROWS; r++) acc[n][r] = 0.0f;
     i64 at[NR];
     bool odd[NR];
-    w.take(g, at);
+    w.take(round, at);
 #pragma unroll
-    for (int n = 0; n < NR; n++) odd[n] = at[n] / 32 % 2;
+    for (int n = 0; n < NR; n++) odd[n] = (at[n] + lane * VPL) / 32 % 2;
     for (int k0 = 0; k0 < m.K; k0 += TILE) {
-      const int left = m.K - k0 < TILE ? m.K - k0 : TILE, tile = (left + CHUNK - 1) / CHUNK * CHUNK;
-      if (fresh || m.K > TILE) {
-        if (!fresh || k0) __syncthreads();             // until no warp needs the tile before
-        stage(m, xs, squares, k0, tile);
+      const int left = m.K - k0 < TILE ? m.K - k0 : TILE, tile = (left + STEP - 1) / STEP * STEP;
+      if (round == 0 || m.K > TILE) {
+        if (round || k0) __syncthreads();              // until no warp needs the tile before
+        stage(m, gain, xs, squares, k0, tile);
         __syncthreads();
       }
-#pragma unroll 2
-      for (int k = 0; k < tile; k += CHUNK) {
-        copy_wait<DEPTH - 1>();
-        use(w, slot, acc, xs, tile, k, odd);
-        w.fetch(slot);
-        slot = slot + 1 == DEPTH ? 0 : slot + 1;
+      for (int k = 0; k < tile; k += STEP) {
+        w.wait();
+#pragma unroll
+        for (int c = 0; c < PIECE; c++) use(w, c, left - k, acc, xs, tile, k + c * CHUNK, odd);
+        w.turn();
       }
     }
 #pragma unroll
@@ -267,22 +331,21 @@ __device__ __forceinline__ void matvec(const Mat& m) {
         const float s = warp_sum(acc[n][r]);
         if (lane == 0) out[warp][n * ROWS + r] = s;
       }
-    if (fresh)                                         // every warp for itself, alike
+    if (round == 0)                                    // every warp for itself, alike
       for (int r = 0; r < ROWS; r++) {
         const float factor = factor_of(m, squares[r], lane);
         if (lane == 0) factors[warp][r] = factor;
       }
     __syncwarp();
     // Rows of x in order: those of one stream follow each other through its memory.
-    const int mine = result_of<paired>(g, lane), n = lane * (paired ? 2 : 1);
+    const int mine = result_of<paired>(round, lane), n = lane * (paired ? 2 : 1);
     if (lane < RESULTS && mine < results)
       for (int r = 0; r < m.rows; r++) finish<MODE>(m, &out[warp][n * ROWS + r], mine, r, factors[warp][r]);
     __syncwarp();
   }
-  copy_wait<0>();
 }
 
-#define BOUNDS __launch_bounds__(THREADS, ROWS >= 8 ? 1 : 2)
+#define BOUNDS __launch_bounds__(THREADS)
 extern "C" __global__ void BOUNDS matvec_plain(const Mat m) { matvec<PLAIN>(m); }
 extern "C" __global__ void BOUNDS matvec_residual(const Mat m) { matvec<RESIDUAL>(m); }
 extern "C" __global__ void BOUNDS matvec_gated(const Mat m) { matvec<GATED>(m); }
