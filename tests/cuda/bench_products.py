@@ -21,12 +21,13 @@ D, QKV, F = 4096, 6144, 14336
 SHAPES = {"qkv": (QKV, D), "wo": (D, D), "gu": (2 * F, D), "down": (D, F)}
 MODES = {"qkv": "plain", "wo": "residual", "gu": "gated", "down": "residual"}
 
-# rows of x; warps of a block, rows of W per warp, pieces under way for each, values of x held
-VARIANTS = [(1, 8, 4, 4, 20480), (1, 8, 4, 5, 14336), (1, 8, 2, 8, 20480), (1, 16, 2, 4, 20480)]
-VARIANTS += [(1, 8, 8, 2, 20480), (1, 4, 8, 4, 20480), (1, 12, 4, 3, 14336)]
-VARIANTS += [(2, 8, 4, 3, 14336), (2, 16, 2, 3, 14336), (4, 16, 2, 2, 4096), (4, 8, 4, 3, 4096)]
-VARIANTS += [(8, 8, 8, 1, 2048), (8, 8, 4, 2, 2048), (8, 16, 4, 1, 2048)]
-VARIANTS += [(16, 8, 8, 1, 1024), (16, 8, 4, 2, 1024)]
+# rows of x; warps of a block, rows of W per warp, pieces under way, loads of a piece, values of x
+VARIANTS = [(1, 8, 2, 2, 8, 20480), (1, 8, 2, 4, 4, 20480), (1, 8, 4, 2, 4, 20480)]
+VARIANTS += [(1, 8, 2, 1, 16, 20480), (1, 8, 2, 3, 6, 14336), (1, 16, 2, 2, 4, 20480)]
+VARIANTS += [(1, 8, 2, 3, 4, 28672), (1, 8, 4, 4, 2, 20480), (1, 16, 2, 1, 8, 20480)]
+VARIANTS += [(2, 8, 2, 3, 4, 14336), (2, 8, 4, 3, 2, 14336), (4, 8, 4, 2, 4, 4096)]
+VARIANTS += [(4, 16, 2, 2, 2, 4096), (4, 8, 2, 3, 4, 4096), (8, 8, 4, 2, 2, 2048)]
+VARIANTS += [(8, 8, 4, 2, 4, 2048), (16, 8, 4, 2, 2, 1024)]
 
 
 def compile_one(v: tuple[int, ...]) -> None:
@@ -79,7 +80,7 @@ def main() -> None:
         each = sum(n * k for n, k in SHAPES.values()) * 2
         least = each / read * 1e6
         print(f"read {read / 1e9:.0f} GB/s; a layer {each / 1e6:.0f} MB: {least:.1f} us")
-        print("us a layer, share of it, (rows, warps, rows of W, pieces, x), each product")
+        print("us a layer, share of it, (rows, warps, rows of W, pieces, loads, x), each product")
         results = []
         for v in VARIANTS:
             launches = layers(weights, x, y, gain.raw.data.ptr, v)

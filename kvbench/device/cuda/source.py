@@ -18,39 +18,46 @@ ROW_VARIANTS = (1, 2, 4, 8, 16)
 """Batch sizes matvec.cu is compiled for; a batch takes the next larger one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """How a block takes W: warps, rows of it per warp, and pieces of 1 KiB under way for each."""
-
-    warps: int
-    per_warp: int
-    depth: int
-    tile: int
-    """Values of each row of x in shared memory at once."""
-
-    def shared_bytes(self, rows: int, k: int, weights: str) -> int:
-        """Dynamic shared memory: a tile of x (float32), then what is read ahead."""
-        step = 64 * LANE_VALUES[weights]
-        held = min(self.tile, -(-k // step) * step) * rows * 4
-        per_lane = 20 if weights in BLOCKED else 16  # a scale beside each 16 bytes
-        return held + self.warps * 64 * self.per_warp * self.depth * per_lane
-
-    def defines(self) -> dict[str, object]:
-        """As matvec.cu names them."""
-        named = {"WARPS": self.warps, "NR": self.per_warp, "DEPTH": self.depth, "TILE": self.tile}
-        return dict(named)
-
-
 BLOCKED = ("Q8", "Q4")
 LANE_VALUES = {"F32": 4, "F16": 8, "Q8": 16, "Q4": 32}
 """Weights in 16 bytes."""
 
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a block takes W: warps, rows of it per warp, and what is under way of each row."""
+
+    warps: int
+    per_warp: int
+    depth: int
+    """Pieces of a row under way."""
+    piece: int
+    """Loads of 512 bytes, 16 a lane, that make a piece."""
+    tile: int
+    """Values of each row of x in shared memory at once, at most."""
+
+    def shared_bytes(self, rows: int, k: int, weights: str) -> int:
+        """Dynamic shared memory: a tile of x (float32), then what is read ahead."""
+        step = self.piece * 32 * LANE_VALUES[weights]
+        held = min(self.tile // step, -(-k // step)) * step
+        per_lane = 20 if weights in BLOCKED else 16  # a scale beside each 16 bytes
+        loads = self.warps * self.per_warp * self.depth * self.piece
+        return held * rows * 4 + loads * 32 * per_lane
+
+    def defines(self) -> dict[str, object]:
+        """As matvec.cu names them."""
+        return {
+            "WARPS": self.warps, "NR": self.per_warp, "DEPTH": self.depth, "PIECE": self.piece,
+            "TILE": self.tile,
+        }  # fmt: skip
+
+
 CUTS = {
-    1: Cut(8, 4, 4, 20480),
-    2: Cut(8, 4, 3, 14336),
-    4: Cut(16, 2, 2, 4096),
-    8: Cut(8, 8, 1, 2048),
-    16: Cut(8, 8, 1, 1024),
+    1: Cut(8, 2, 2, 8, 20480),
+    2: Cut(8, 2, 3, 4, 14336),
+    4: Cut(8, 4, 2, 4, 4096),
+    8: Cut(8, 4, 2, 2, 2048),
+    16: Cut(8, 4, 2, 2, 1024),
 }
 """By rows. A block of one row takes more than half of a multiprocessor's shared memory: blocks of
 which two fit would land unevenly (docs/LOG.md)."""
@@ -59,7 +66,11 @@ which two fit would land unevenly (docs/LOG.md)."""
 def cut_of(rows: int, weights: str) -> Cut:
     """The cut for a variant of ``rows``; ``weights``: their type as kernel files name it."""
     cut = CUTS[rows]
-    return replace(cut, per_warp=2) if rows > 8 and weights in BLOCKED else cut
+    if weights not in BLOCKED:
+        return cut
+    if rows < 2:
+        return replace(cut, depth=3, piece=4)
+    return replace(cut, per_warp=2, piece=1) if rows > 8 else cut
 
 
 Defines = tuple[tuple[str, str], ...]

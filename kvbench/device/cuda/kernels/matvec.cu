@@ -1,6 +1,6 @@
 // y[r] = W x[r] for up to ROWS rows, W read once. Compile with -DWT=F16|Q8|Q4|F32 -DROWS=1..16,
-// -DWARPS of a block, -DNR: rows of W per warp, -DDEPTH: pieces of STEP values of each row that are
-// under way, -DTILE: values of each x in shared memory.
+// -DWARPS of a block, -DNR: rows of W per warp, -DDEPTH: pieces of each row that are under way,
+// -DPIECE: chunks of a piece, -DTILE: values of each x in shared memory.
 //
 // A row's bits depend on nothing but its own x and W: lane l of a warp owns the values
 // [(32 j + l) VPL, + VPL) for j = 0, 1, ..., adds them in that order with fused multiply-adds, and
@@ -18,9 +18,9 @@
 #endif
 #define CHUNK (32 * VPL)                 // values of K that a warp takes in one 16-byte load
 #define STEP (PIECE * CHUNK)              // values of a row of W that are ordered at once
+#define HELD (TILE / STEP * STEP)         // values of each x that are worked on at once
 #define BLOCKED (WT == Q8 || WT == Q4)   // one scale per 32 values
 #define THREADS (WARPS * 32)
-#define PIECE (TILE < 2 * CHUNK ? 1 : 2)
 #define SLOTS 512                        // partial sums of squares, whatever the number of threads
 
 enum Mode { PLAIN, RESIDUAL, GATED, RECURRENT };
@@ -291,7 +291,7 @@ __device__ __forceinline__ void matvec(const Mat& m) {
   __shared__ u64 landed[WARPS][DEPTH];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int results = paired ? m.N / 2 : m.N, share = WARPS * RESULTS * gridDim.x;
-  const int longest = (m.K < TILE ? m.K + STEP - 1 : TILE) / STEP * STEP;
+  const int longest = (m.K < HELD ? m.K + STEP - 1 : HELD) / STEP * STEP;
   float* xs = (float*)shared;                          // [ROWS][a tile], then the ring
   Stream<paired> w(m, xs + ROWS * longest, landed[warp]);
   grid_release();
@@ -310,17 +310,18 @@ __device__ __forceinline__ void matvec(const Mat& m) {
     w.take(round, at);
 #pragma unroll
     for (int n = 0; n < NR; n++) odd[n] = (at[n] + lane * VPL) / 32 % 2;
-    for (int k0 = 0; k0 < m.K; k0 += TILE) {
-      const int left = m.K - k0 < TILE ? m.K - k0 : TILE, tile = (left + STEP - 1) / STEP * STEP;
-      if (round == 0 || m.K > TILE) {
+    for (int k0 = 0; k0 < m.K; k0 += HELD) {
+      const int left = m.K - k0 < HELD ? m.K - k0 : HELD, tile = (left + STEP - 1) / STEP * STEP;
+      if (round == 0 || m.K > HELD) {
         if (round || k0) __syncthreads();              // until no warp needs the tile before
         stage(m, gain, xs, squares, k0, tile);
         __syncthreads();
       }
       for (int k = 0; k < tile; k += STEP) {
         w.wait();
-#pragma unroll
-        for (int c = 0; c < PIECE; c++) use(w, c, left - k, acc, xs, tile, k + c * CHUNK, odd);
+#pragma unroll 2
+        for (int c = 0; c < PIECE; c++)
+          if (k + c * CHUNK < left) use(w, c, left - k, acc, xs, tile, k + c * CHUNK, odd);
         w.turn();
       }
     }
