@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 
 from kvbench.device.cuda import arguments, driver
-from kvbench.device.cuda.source import Defines, options, sample_variants, source
+from kvbench.device.cuda.source import (
+    LANE_VALUES,
+    MACRO,
+    ROW_VARIANTS,
+    Defines,
+    cut_of,
+    options,
+    sample_variants,
+    source,
+)
 from kvbench.errors import UsageError
 
 FILES = ("matvec", "tile", "attend", "rows", "tokens", "weights")
@@ -128,3 +137,14 @@ def test_no_gpu_is_one_line() -> None:
     assert "\n" not in lack
     with pytest.raises(UsageError, match="device cuda: "):
         driver.require()
+
+
+@pytest.mark.parametrize("weights", sorted(MACRO.values()))
+@pytest.mark.parametrize("rows", ROW_VARIANTS)
+def test_products_fit_a_multiprocessor(rows: int, weights: str) -> None:
+    """A tile of x and what is read ahead of W, beside what the kernel declares itself: 227 KiB."""
+    cut = cut_of(rows, weights)
+    declared = 4 * (rows * 512 + cut.warps * rows * (1 + cut.per_warp)) + 8 * cut.warps * cut.depth
+    assert cut.tile >= cut.piece * 32 * LANE_VALUES[weights], "not one piece of a row fits"
+    for k in (32, 576, 4096, 5120, 14336, 17408, 28672, 53248):
+        assert cut.shared_bytes(rows, k, weights) + declared <= 227 << 10

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -53,24 +53,26 @@ class Cut:
 
 
 CUTS = {
-    1: Cut(8, 2, 2, 8, 20480),
+    1: Cut(8, 2, 3, 4, 28672),
     2: Cut(8, 2, 3, 4, 14336),
-    4: Cut(8, 4, 2, 4, 4096),
+    4: Cut(16, 2, 2, 2, 4096),
     8: Cut(8, 4, 2, 2, 2048),
     16: Cut(8, 4, 2, 2, 1024),
 }
-"""By rows. A block of one row takes more than half of a multiprocessor's shared memory: blocks of
-which two fit would land unevenly (docs/LOG.md)."""
+"""By rows, as measured (tests/cuda/bench_products.py). A block of one row takes more than half of a
+multiprocessor's shared memory: blocks of which two fit can land unevenly (docs/LOG.md)."""
+
+BLOCKED_CUTS = CUTS | {
+    1: Cut(8, 2, 3, 4, 20480),
+    2: Cut(8, 2, 3, 4, 8192),
+    16: Cut(8, 2, 2, 1, 1024),
+}
+"""The same for weights with a scale per 32 values, which are read ahead too."""
 
 
 def cut_of(rows: int, weights: str) -> Cut:
     """The cut for a variant of ``rows``; ``weights``: their type as kernel files name it."""
-    cut = CUTS[rows]
-    if weights not in BLOCKED:
-        return cut
-    if rows < 2:
-        return replace(cut, depth=3, piece=4)
-    return replace(cut, per_warp=2, piece=1) if rows > 8 else cut
+    return (BLOCKED_CUTS if weights in BLOCKED else CUTS)[rows]
 
 
 Defines = tuple[tuple[str, str], ...]

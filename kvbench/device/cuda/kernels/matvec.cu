@@ -212,7 +212,7 @@ __device__ __forceinline__ void use(const Stream<PAIRED>& w, int c, int left, fl
 
 // A thread's share of a tile: LOADS vectors of x or of the gain, THREADS apart, that go out together:
 // all blocks do this at once, and a trip to memory is longer than the rest.
-#define LOADS 8
+#define LOADS (ROWS < 4 ? 8 : 4)
 struct Share {
   float4 v[LOADS];
 };
