@@ -77,7 +77,7 @@ def against_sweep(path: Path) -> list[Prediction]:
             if line.arm == "resident":
                 resident[key] = median(line.token_ms) / 1e3
             elif line.arm in ARMS and key in resident:
-                found.append(_predict(line, machine, resident[key]))
+                found.append(_predict(path.stem, line, machine, resident[key]))
     return found
 
 
@@ -104,12 +104,12 @@ def _machine(rates: Mapping[str, float]) -> _Machine:
     return _Machine(costs, rates["device_read_gb_s"] * 1e9)
 
 
-def _predict(line: _Line, machine: _Machine, token_s: float) -> Prediction:
+def _predict(sweep: str, line: _Line, machine: _Machine, token_s: float) -> Prediction:
     config, _ = synthetic.parse(line.model)
     head = config.vocab_size * config.d_model * WEIGHT_BYTES[line.weights] / machine.read
     shape = shape_of(line.model, line.kv, token_s - head, head)
     settings = TransportSettings(row_multiple=512, budget_mib=0, **ARMS[line.arm])
     made = simulate(shape, machine.costs, settings, line.rows, lag=LAG)
-    what = f"{line.kv}, {line.rows:,} rows, {line.arm}"
+    what = f"{sweep}: {line.kv}, {line.rows:,} rows, {line.arm}"
     prediction = Prediction(what, made.tok_s, 1e3 / median(line.token_ms), "tok/s")
     return replace(prediction, note=CONTENTION) if abs(prediction.error) > 5 else prediction

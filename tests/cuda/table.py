@@ -1,6 +1,6 @@
 """The journals of bench_decode and bench_split as a Markdown table.
 
-python -m tests.cuda.table results/h200/decode.jsonl
+python -m tests.cuda.table results/h200/decode-2.jsonl
 """
 
 from __future__ import annotations
