@@ -9,10 +9,6 @@ from kvbench.device.cuda.weights import Matrix
 from kvbench.device.memory import Buffer
 from kvbench.errors import DeviceError
 
-BLOCKS_PER_SM = 1
-"""Blocks per multiprocessor: each stays for all its rows of W and brings x in once. It leaves room
-for the next product's block, which reads ahead into a ring of its own meanwhile."""
-
 
 def address(buffer: Buffer, offset: int = 0) -> int:
     """Where a kernel finds the buffer: device memory, or host memory mapped by pinning."""
@@ -41,13 +37,15 @@ def product_launch(
     variant = next(v for v in ROW_VARIANTS if v >= rows)
     kind = MACRO[weight.kind]
     cut = cut_of(variant, kind)
-    groups = -(-weight.n // (cut.warps * cut.per_warp))
+    # A block per multiprocessor stays for all its rows of W and brings x in once. As it ends, the
+    # next kernel's block takes its place and reads ahead while others still run.
+    blocks = min(-(-weight.n // (cut.warps * cut.per_warp)), multiprocessors())
     return Launch(
         function(
             "matvec", f"matvec_{mode}",
             WT=kind, ROWS=variant, **cut.defines(),
         ),
-        (min(groups, multiprocessors() * BLOCKS_PER_SM),),
+        (blocks,),
         (cut.warps * 32,),
         arguments.Mat(
             *pointers(weight),
