@@ -12,11 +12,15 @@ import pytest
 
 from kvbench.device.cuda import arguments, driver
 from kvbench.device.cuda.source import (
+    BLOCKED,
+    BLOCKED_CUTS,
+    CUTS,
     LANE_VALUES,
     MACRO,
     ROW_VARIANTS,
+    SHARED,
     Defines,
-    cut_of,
+    cuts_of,
     options,
     sample_variants,
     source,
@@ -140,11 +144,21 @@ def test_no_gpu_is_one_line() -> None:
 
 
 @pytest.mark.parametrize("weights", sorted(MACRO.values()))
-@pytest.mark.parametrize("rows", ROW_VARIANTS)
-def test_products_fit_a_multiprocessor(rows: int, weights: str) -> None:
-    """A tile of x and what is read ahead of W, beside what the kernel declares itself: 227 KiB."""
-    cut = cut_of(rows, weights)
-    declared = 4 * (rows * 512 + cut.warps * rows * (1 + cut.per_warp)) + 8 * cut.warps * cut.depth
-    assert cut.tile >= cut.piece * 32 * LANE_VALUES[weights], "not one piece of a row fits"
-    for k in (32, 576, 4096, 5120, 14336, 17408, 28672, 53248):
-        assert cut.shared_bytes(rows, k, weights) + declared <= 227 << 10
+@pytest.mark.parametrize("kib", [99, 163, 227])
+def test_products_fit_a_multiprocessor(kib: int, weights: str) -> None:
+    """A tile of x and what is read ahead of W, beside what the kernel declares, on every GPU that
+    has the kernels' instructions: 99 KiB a block is the least of them."""
+    cuts = cuts_of(weights, kib << 10)
+    assert set(cuts) >= set(ROW_VARIANTS[:4])
+    for rows, cut in cuts.items():
+        declared = 4 * (rows * 512 + cut.warps * rows * (1 + cut.per_warp))
+        declared += 8 * cut.warps * cut.depth
+        assert cut.tile >= cut.piece * 32 * LANE_VALUES[weights], "not one piece of a row fits"
+        for k in (32, 576, 4096, 5120, 14336, 17408, 28672, 53248):
+            assert cut.shared_bytes(rows, k, weights) + declared <= kib << 10
+
+
+@pytest.mark.parametrize("weights", sorted(MACRO.values()))
+def test_the_measured_cuts_are_used_where_they_fit(weights: str) -> None:
+    """On the GPU they were measured on, none is cut down."""
+    assert cuts_of(weights, SHARED) == (BLOCKED_CUTS if weights in BLOCKED else CUTS)

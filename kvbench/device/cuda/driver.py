@@ -25,6 +25,8 @@ _CARVEOUT = 9
 _PROGRAMMATIC_SERIALIZATION = 6
 _FIRST_PROGRAMMATIC = 90
 
+_SHARED = "MaxSharedMemoryPerBlockOptin"
+
 
 def missing() -> str | None:
     """What this machine lacks for ``--device cuda``, in one line; None if nothing."""
@@ -142,7 +144,7 @@ def _prepare(pointer: int, gpu: int) -> None:
     library = _library()
     static = ctypes.c_int()
     library.cuFuncGetAttribute(ctypes.byref(static), _STATIC_SHARED, ctypes.c_void_p(pointer))
-    most = _attribute(gpu, "MaxSharedMemoryPerBlockOptin") - static.value
+    most = _attribute(gpu, _SHARED) - static.value
     _check(library.cuFuncSetAttribute(pointer, _MAX_DYNAMIC_SHARED, most), "shared memory")
     _check(library.cuFuncSetAttribute(pointer, _CARVEOUT, 100), "shared memory")
 
@@ -159,6 +161,13 @@ def multiprocessors() -> int:
     import cupy
 
     return _attribute(cupy.cuda.runtime.getDevice(), "MultiProcessorCount")
+
+
+def shared_memory() -> int:
+    """Bytes of shared memory that a block of the current GPU can have."""
+    import cupy
+
+    return _attribute(cupy.cuda.runtime.getDevice(), _SHARED)
 
 
 @cache

@@ -16,7 +16,7 @@ from kvbench.device.cuda import arguments
 from kvbench.device.cuda.attention import Attention, lane_column
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
-from kvbench.device.cuda.products import address, pointers, product_launch
+from kvbench.device.cuda.products import address, most_rows, pointers, product_launch
 from kvbench.device.cuda.source import MACRO
 from kvbench.device.cuda.tiles import TileProducts
 from kvbench.device.cuda.weights import DeviceWeights, Matrix
@@ -327,8 +327,8 @@ class CudaKernels(Kernels):
         x_row: int = 0,
         y_row: int = 0,
     ) -> Iterator[Launch]:
-        """y[r] = W x[r]: a tile at once, decode rows 16 at a time."""
-        for first, rows, tile in _pieces(groups, self.tiles is not None):
+        """y[r] = W x[r]: a tile at once, as many decode rows at a time as one product takes."""
+        for first, rows, tile in _pieces(groups, self.tiles is not None, most_rows(weight)):
             given: dict[str, Any] = {
                 "mode": mode,
                 "gain": address(self.weights[gain]) if gain else None,
@@ -388,23 +388,23 @@ def _key(view: View) -> Hashable:
     return (view.buffer.id, view.base, view.part_bytes, view.stream_bytes, view.packed)
 
 
-def _pieces(groups: Sequence[Group], tiles: bool) -> Iterator[Group]:
-    """The rows of each product: ``tiles`` as they are, all others in order and 16 at a time."""
+def _pieces(groups: Sequence[Group], tiles: bool, most: int) -> Iterator[Group]:
+    """The rows of each product: ``tiles`` as they are, all others in order, ``most`` at a time."""
     waiting = Group(0, 0, False)
     for group in groups:
         if group.tile and tiles:
-            yield from _sixteens(waiting)
+            yield from _parts(waiting, most)
             yield group
             waiting = Group(group.start + group.size, 0, False)
         else:
             waiting = Group(waiting.start, waiting.size + group.size, False)
-    yield from _sixteens(waiting)
+    yield from _parts(waiting, most)
 
 
-def _sixteens(group: Group) -> Iterator[Group]:
+def _parts(group: Group, most: int) -> Iterator[Group]:
     end = group.start + group.size
-    for first in range(group.start, end, MAX_DECODE_ROWS):
-        yield Group(first, min(MAX_DECODE_ROWS, end - first), False)
+    for first in range(group.start, end, most):
+        yield Group(first, min(most, end - first), False)
 
 
 def _runs(rows: tuple[int, ...]) -> Iterator[tuple[int, int, int]]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kvbench.device.cuda import arguments
-from kvbench.device.cuda.driver import Launch, function, multiprocessors
-from kvbench.device.cuda.source import MACRO, ROW_VARIANTS, cut_of
+from kvbench.device.cuda.driver import Launch, function, multiprocessors, shared_memory
+from kvbench.device.cuda.source import MACRO, cuts_of
 from kvbench.device.cuda.weights import Matrix
 from kvbench.device.memory import Buffer
 from kvbench.errors import DeviceError
@@ -17,6 +17,11 @@ def address(buffer: Buffer, offset: int = 0) -> int:
     if not buffer.pinned:
         raise DeviceError(f"{buffer.name} is not pinned: no kernel can reach it")
     return int(buffer.raw.ctypes.data) + offset
+
+
+def most_rows(weight: Matrix) -> int:
+    """The most rows of x that one product takes: 16, or 8 where shared memory is short."""
+    return max(cuts_of(MACRO[weight.kind], shared_memory()))
 
 
 def product_launch(
@@ -33,10 +38,11 @@ def product_launch(
     state: int | None = None,
     eps: float = 0.0,
 ) -> Launch:
-    """One matrix-vector product for 1 to 16 rows; pointers, and strides in floats."""
-    variant = next(v for v in ROW_VARIANTS if v >= rows)
+    """One matrix-vector product for up to ``most_rows``; pointers, and strides in floats."""
     kind = MACRO[weight.kind]
-    cut = cut_of(variant, kind)
+    cuts = cuts_of(kind, shared_memory())
+    variant = next(v for v in cuts if v >= rows)
+    cut = cuts[variant]
     # A block per multiprocessor stays for all its rows of W and brings x in once. As it ends, the
     # next kernel's block takes its place and reads ahead while others still run.
     blocks = min(-(-weight.n // (cut.warps * cut.per_warp)), multiprocessors())

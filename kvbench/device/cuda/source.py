@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Literal
@@ -36,13 +36,30 @@ class Cut:
     tile: int
     """Values of each row of x in shared memory at once, at most."""
 
+    def ring_bytes(self, weights: str) -> int:
+        """Shared memory of what is read ahead; a scale lies beside each 16 bytes of a lane."""
+        loads = self.warps * self.per_warp * self.depth * self.piece
+        return loads * 32 * (20 if weights in BLOCKED else 16)
+
+    def declared_bytes(self, rows: int) -> int:
+        """What matvec.cu declares: sums of squares, factors, results and barriers."""
+        return 4 * rows * (512 + self.warps * (1 + self.per_warp)) + 8 * self.warps * self.depth
+
     def shared_bytes(self, rows: int, k: int, weights: str) -> int:
         """Dynamic shared memory: a tile of x (float32), then what is read ahead."""
-        step = self.piece * 32 * LANE_VALUES[weights]
+        step = self.step(weights)
         held = min(self.tile // step, -(-k // step)) * step
-        per_lane = 20 if weights in BLOCKED else 16  # a scale beside each 16 bytes
-        loads = self.warps * self.per_warp * self.depth * self.piece
-        return held * rows * 4 + loads * 32 * per_lane
+        return held * rows * 4 + self.ring_bytes(weights)
+
+    def step(self, weights: str) -> int:
+        """Values of a piece."""
+        return self.piece * 32 * LANE_VALUES[weights]
+
+    def fitted(self, rows: int, weights: str, room: int) -> Cut | None:
+        """The same with no larger a tile than ``room`` bytes allow; None if not a piece fits."""
+        left = (room - self.declared_bytes(rows) - self.ring_bytes(weights)) // (4 * rows)
+        tile = min(left, self.tile) // self.step(weights) * self.step(weights)
+        return replace(self, tile=tile) if tile > 0 else None
 
     def defines(self) -> dict[str, object]:
         """As matvec.cu names them."""
@@ -70,9 +87,31 @@ BLOCKED_CUTS = CUTS | {
 """The same for weights with a scale per 32 values, which are read ahead too."""
 
 
-def cut_of(rows: int, weights: str) -> Cut:
-    """The cut for a variant of ``rows``; ``weights``: their type as kernel files name it."""
-    return (BLOCKED_CUTS if weights in BLOCKED else CUTS)[rows]
+SMALL_CUTS = {
+    1: Cut(8, 2, 3, 2, 8192),
+    2: Cut(8, 2, 3, 2, 4096),
+    4: Cut(8, 2, 2, 2, 2048),
+    8: Cut(8, 2, 2, 1, 1024),
+    16: Cut(8, 2, 2, 1, 512),
+}
+"""For a GPU with less shared memory than those are for; not measured."""
+
+SHARED = 227 << 10
+"""Shared memory that a block can have on the GPU of the measured cuts."""
+
+
+def cuts_of(weights: str, room: int = SHARED) -> dict[int, Cut]:
+    """The variants of ``rows`` that ``room`` bytes of shared memory allow, and how each is cut.
+
+    Which one multiplies a row, and its cut, changes none of the row's bits (matvec.cu).
+    """
+    measured = BLOCKED_CUTS if weights in BLOCKED else CUTS
+    found = {
+        rows: measured[rows].fitted(rows, weights, room)
+        or SMALL_CUTS[rows].fitted(rows, weights, room)
+        for rows in ROW_VARIANTS
+    }
+    return {rows: cut for rows, cut in found.items() if cut is not None}
 
 
 Defines = tuple[tuple[str, str], ...]
@@ -95,9 +134,8 @@ def sample_variants() -> Iterator[tuple[str, Defines]]:
     for weights in MACRO.values():
         yield "tokens", (("WT", weights),)
         yield "weights", (("WT", weights),)
-        for rows in ROW_VARIANTS:
-            cut = cut_of(rows, weights).defines()
-            shape = ((name, str(value)) for name, value in cut.items())
+        for rows, cut in cuts_of(weights).items():
+            shape = ((name, str(value)) for name, value in cut.defines().items())
             yield "matvec", (("WT", weights), ("ROWS", str(rows)), *shape)
         if weights != "F32":
             yield "tile", (("WT", weights),)
