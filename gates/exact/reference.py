@@ -8,6 +8,7 @@ from typing import Any
 
 from gates.registry import GateOptions
 from kvbench.decoder.faults import find as find_fault
+from kvbench.decoder.settings import parse
 from kvbench.engines.arm import Arm
 from kvbench.engines.protocol import Task
 
@@ -27,28 +28,39 @@ PATHS: dict[str, dict[str, str]] = {
 """Each wait of the transport is needed on some of these and redundant on others."""
 
 
+COMPUTED = ("device", "kv_type", "weight_type")
+"""What decides the numbers: ``--set`` puts these into every arm, or none could be equal."""
+
+
 def model_name(options: GateOptions) -> str:
     """The model that the gate decodes with."""
     return options.model or DEFAULT_MODEL
 
 
+def _arm(options: GateOptions, name: str, **settings: Any) -> Arm:
+    """Raises SettingError or UsageError for settings that cannot run, and where they come from."""
+    common = {key: options.settings[key] for key in COMPUTED if key in options.settings}
+    chosen = {**settings, **common}
+    if parse(chosen, source="--set").device == "cuda":
+        from kvbench.device.cuda.driver import require
+
+        require()
+    return Arm(name=name, model=model_name(options), settings=chosen)
+
+
 def baseline(options: GateOptions, **settings: Any) -> Arm:
     """The ordered path: depth 0, never a fault."""
-    return Arm(name="ordered", model=model_name(options), settings={**settings, "depth": 0})
+    return _arm(options, "ordered", **{**settings, "depth": 0})
 
 
 def ordered_again(options: GateOptions, **settings: Any) -> Arm:
     """Depth 0 under jitter: nothing may depend on timing there either."""
-    return Arm(
-        name="depth0-jitter",
-        model=model_name(options),
-        settings={**settings, "depth": 0, "delays": "jitter"},
-    )
+    return _arm(options, "depth0-jitter", **{**settings, "depth": 0, "delays": "jitter"})
 
 
 def resident(options: GateOptions) -> Arm:
     """The transport-free arm: all KV on the device. It moves no windows, and never has a fault."""
-    return Arm(name="resident", model=model_name(options), settings={"resident": True})
+    return _arm(options, "resident", resident=True)
 
 
 def arms(options: GateOptions, depths: Sequence[int], **settings: Any) -> list[Arm]:
@@ -64,11 +76,7 @@ def arms(options: GateOptions, depths: Sequence[int], **settings: Any) -> list[A
     def arm(depth: int, path: str, timing: str, **more: Any) -> Arm:
         name = f"depth{depth}-{path}-{timing}"
         chosen = {**settings, **PATHS[path], "depth": depth, **more}
-        return Arm(
-            name=name,
-            model=model_name(options),
-            settings={**chosen, **options.settings, **planted},
-        )
+        return _arm(options, name, **{**chosen, **options.settings, **planted})
 
     timed = zip(itertools.product(depths, PATHS), itertools.cycle(DELAYS), strict=False)
     found = [arm(depth, path, delay, delays=delay) for (depth, path), delay in timed]

@@ -24,16 +24,16 @@ def run(options: GateOptions) -> GateReport:
     if options.quick:
         kinds, lengths, depths = kinds[:2], lengths[:1], [1]
         notes = (f"quick: {', '.join(kinds)}; {lengths[0]} tokens; depth 1 only",)
-    found = reference.tasks(options, kinds, lengths, generate=GENERATE)
     base = reference.baseline(options)
+    staged = [reference.ordered_again(options), *reference.arms(options, depths)]
+    resident = [reference.resident(options)]
+    found = reference.tasks(options, kinds, lengths, generate=GENERATE)
     cell = CellOptions(
         gate="single",
         timeouts=Timeouts(run=options.timeout_s),
         progress=options.progress,
         notes=notes,
     )
-    staged = [reference.ordered_again(options), *reference.arms(options, depths)]
-    resident = [reference.resident(options)]
     free = replace(cell, bytes_may_differ=True)
     return merge(
         "single",

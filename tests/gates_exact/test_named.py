@@ -14,6 +14,7 @@ from kvbench.cli import main
 from kvbench.decoder.model import open_model
 from kvbench.decoder.session import DecodeTask, run_task
 from kvbench.decoder.settings import parse
+from kvbench.device.cuda.driver import missing
 from kvbench.errors import SettingError
 
 TINY = "synthetic:tiny,layers=6,vocab=400"
@@ -84,6 +85,29 @@ def test_an_unknown_fault_is_refused_with_the_known_ones(
     code = main(["gate", "single", "--quick", "--model", TINY, "--inject", "no_such"])
     assert code == 2
     assert "no_ready_wait" in capsys.readouterr().err
+
+
+def test_what_decides_the_numbers_is_set_in_every_arm() -> None:
+    """``--set`` of a type or a device: the ordered path and the resident arm have it, too."""
+    options = GateOptions(model=TINY, settings={"kv_type": "q8_0", "row_multiple": 16})
+    controls = [reference.baseline(options), reference.ordered_again(options)]
+    controls.append(reference.resident(options))
+    tested = reference.arms(options, [1])
+    assert {arm.settings["kv_type"] for arm in controls + tested} == {"q8_0"}
+    assert {arm.settings["row_multiple"] for arm in tested} == {16}
+    assert not any("row_multiple" in arm.settings for arm in controls)
+
+
+@pytest.mark.parametrize("setting", ["device=cuda", "nonsense=1", "row_multiple=0", "lag=0"])
+@pytest.mark.parametrize("gate", ["single", "parallel"])
+def test_settings_that_cannot_run_are_refused_before_any_run(
+    gate: str, setting: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if setting == "device=cuda" and missing() is None:
+        pytest.skip("this machine has a GPU")
+    assert main(["gate", gate, "--model", TINY, "--set", setting]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2 and said[0] == f"gate {gate}" and said[1].startswith("kvbench: ")
 
 
 def test_listing_and_unknown_names(capsys: pytest.CaptureFixture[str]) -> None:
