@@ -8,7 +8,7 @@ others add theirs through the entry-point group ``kvbench.gates``.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from typing import Any, NamedTuple
@@ -20,12 +20,17 @@ ENTRY_POINTS = "kvbench.gates"
 
 
 class Entry(NamedTuple):
-    """A gate: its module, one line about it, and whether ``kvbench gate`` runs it unasked."""
+    """A gate: its module, one line about it, whether ``kvbench gate`` runs it unasked, and which
+    of the options that change what is run it takes."""
 
     module: str
     help: str
     default: bool = True
+    takes: tuple[str, ...] = ("--model", "--inject", "--set")
 
+
+SCENARIOS = ("--inject", "--set")
+"""What gates take that go over the transport's scenarios, each of which has its model."""
 
 GATES: dict[str, Entry] = {
     "single": Entry("gates.exact.single", "every look-ahead depth gives the ordered path's bytes"),
@@ -37,23 +42,37 @@ GATES: dict[str, Entry] = {
         "decoder and tokenizer agree with llama.cpp (needs xllamacpp)",
         default=False,
     ),
-    "races": Entry("gates.transport.races", "every conflicting access is ordered by a wait"),
-    "delivery": Entry("gates.transport.delivery", "each byte delivered once, from its own place"),
-    "structure": Entry("gates.transport.structure", "what makes the pipeline a gain is there"),
-    "schedules": Entry("gates.transport.schedules", "any legal order gives the same bytes"),
-    "ranges": Entry("gates.transport.ranges", "operations touch what they declare", False),
-    "recovery": Entry("gates.transport.recovery", "declines and failures change no byte", False),
-    "flips": Entry("gates.transport.flips", "no byte of a window is wrong and unseen", False),
-    "mutants": Entry("gates.transport.mutants", "each wait and copy, broken, is noticed", False),
-    "sensitivity": Entry("gates.transport.sensitivity", "every planted fault is caught", False),
-    "base": Entry("gates.transport.base", "the bytes of an earlier build", False),
+    "races": Entry(
+        "gates.transport.races", "every conflicting access is ordered by a wait", takes=SCENARIOS
+    ),
+    "delivery": Entry(
+        "gates.transport.delivery", "each byte delivered once, from its own place", takes=SCENARIOS
+    ),
+    "structure": Entry(
+        "gates.transport.structure", "what makes the pipeline a gain is there", takes=("--set",)
+    ),
+    "schedules": Entry(
+        "gates.transport.schedules", "any legal order gives the same bytes", takes=SCENARIOS
+    ),
+    "ranges": Entry(
+        "gates.transport.ranges", "operations touch what they declare", False, SCENARIOS
+    ),
+    "recovery": Entry(
+        "gates.transport.recovery", "declines and failures change no byte", False, ()
+    ),
+    "flips": Entry("gates.transport.flips", "no byte of a window is wrong and unseen", False, ()),
+    "mutants": Entry(
+        "gates.transport.mutants", "each wait and copy, broken, is noticed", False, ()
+    ),
+    "sensitivity": Entry("gates.transport.sensitivity", "every planted fault is caught", False, ()),
+    "base": Entry("gates.transport.base", "the bytes of an earlier build", False, ("--set",)),
 }
 """In the order in which they run."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateOptions:
-    """What ``kvbench gate`` passes to every gate; a gate takes what concerns it."""
+    """What ``kvbench gate`` passes to a gate; options that it does not take are empty."""
 
     model: str = ""
     """Model reference; empty: the gate's own choice."""
@@ -77,6 +96,11 @@ def names(*, default_only: bool = False) -> list[str]:
     own = [name for name, entry in GATES.items() if entry.default or not default_only]
     others = sorted(point.name for point in entry_points(group=ENTRY_POINTS))
     return own if default_only else own + [name for name in others if name not in GATES]
+
+
+def takes(name: str, given: Sequence[str]) -> bool:
+    """Whether the gate takes all options ``given``; one of another package says so itself."""
+    return name not in GATES or set(given) <= set(GATES[name].takes)
 
 
 def load(name: str) -> Gate:

@@ -22,11 +22,12 @@ def chosen(options: GateOptions) -> list[Scenario]:
     """The scenarios to run: all, the quick ones, or the one in which a planted fault shows."""
     for name, value in options.settings.items():
         if name not in SETTINGS:
-            raise SettingError(name, value, "settings of this gate are " + ", ".join(SETTINGS))
+            allowed = "settings of this gate are " + ", ".join(SETTINGS)
+            raise SettingError(name, value, allowed, "--set")
     named = options.settings.get("scenario")
     if named is not None:
         if named not in BY_NAME:
-            raise SettingError("scenario", named, "one of " + ", ".join(BY_NAME))
+            raise SettingError("scenario", named, "one of " + ", ".join(BY_NAME), "--set")
         return [BY_NAME[named]]
     if options.inject:
         return [BY_NAME[find(options.inject[0]).scenario]]

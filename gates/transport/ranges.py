@@ -99,5 +99,6 @@ def run(options: GateOptions) -> GateReport:
         return "passed", f"{hooks.proved} operations proved"
 
     names = QUICK if options.quick else SCENARIOS
-    chosen = checks.chosen(options) if options.inject else [BY_NAME[n] for n in names]
+    asked = options.inject or options.settings
+    chosen = checks.chosen(options) if asked else [BY_NAME[n] for n in names]
     return checks.each("ranges", options, chosen, judge)

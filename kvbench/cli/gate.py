@@ -81,7 +81,6 @@ def command(
     Exit code 0 if all passed, 4 for a mismatch or what cannot be gated, 6 if an arm failed.
     """
     from gates.registry import GateOptions
-    from gates.registry import names as all_names
     from kvbench.cli.pull_progress import shown_pulls
     from kvbench.records.gate import worst_exit_code
     from kvbench.report.gates import gate_lines
@@ -101,9 +100,10 @@ def command(
     )
     if junit is not None:
         _require_writable(junit)
+    given = {"--model": model, "--inject": inject, "--set": assigned}
     chosen = [
         (name, _runner(name, must_fail, options, explain=explain))
-        for name in names or all_names(default_only=True)
+        for name in gates_to_run(names, [flag for flag, value in given.items() if value])
     ]
     reports: list[GateReport] = []
     for name, run in chosen:
@@ -121,6 +121,29 @@ def command(
     if explain:
         _explain(options)
     return worst_exit_code(reports)
+
+
+def gates_to_run(named: tuple[str, ...], given: list[str]) -> list[str]:
+    """The gates to run: those that are named, or those that run unasked and take what is given.
+
+    Raises click.UsageError where an option would be passed over.
+    """
+    from gates.registry import names, takes
+
+    for name in named:
+        for flag in given:
+            if not takes(name, [flag]):
+                able = ", ".join(other for other in names() if takes(other, [flag]))
+                raise click.UsageError(f"gate {name} takes no {flag}; these do: {able}")
+    if named:
+        return list(named)
+    if "--set" in given:
+        raise click.UsageError("--set is one gate's own: name the gate, kvbench gate NAME --set …")
+    unasked = names(default_only=True)
+    left_out = [name for name in unasked if not takes(name, given)]
+    if left_out:
+        click.echo(f"left out, as they take no {', '.join(given)}: {', '.join(left_out)}", err=True)
+    return [name for name in unasked if name not in left_out]
 
 
 def _runner(

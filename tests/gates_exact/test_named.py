@@ -9,8 +9,9 @@ from xml.etree import ElementTree
 import pytest
 
 from gates.exact import reference
-from gates.registry import GATES, GateOptions, load, names
+from gates.registry import GATES, GateOptions, load, names, takes
 from kvbench.cli import main
+from kvbench.cli.gate import gates_to_run
 from kvbench.decoder.model import open_model
 from kvbench.decoder.session import DecodeTask, run_task
 from kvbench.decoder.settings import parse
@@ -108,6 +109,26 @@ def test_settings_that_cannot_run_are_refused_before_any_run(
     assert main(["gate", gate, "--model", TINY, "--set", setting]) == 2
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 2 and said[0] == f"gate {gate}" and said[1].startswith("kvbench: ")
+
+
+@pytest.mark.parametrize("option", [["--model", TINY], ["--inject", WAITS[0]], ["--set", "a=1"]])
+def test_a_gate_refuses_what_it_would_pass_over(
+    option: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No gate passes as if nothing had been asked; unasked, only those run that take it."""
+    deaf = [name for name in GATES if not takes(name, option[:1])]
+    assert deaf, "no gate to try it on"
+    for name in deaf:
+        assert main(["gate", name, *option]) == 2
+        assert f"gate {name} takes no {option[0]}" in capsys.readouterr().err
+    if option[0] == "--set":
+        assert main(["gate", *option]) == 2
+        assert "name the gate" in capsys.readouterr().err
+    else:
+        run = gates_to_run((), option[:1])
+        assert run == [n for n in names(default_only=True) if n not in deaf] != []
+        said = capsys.readouterr().err
+        assert all(name in said for name in deaf if GATES[name].default)
 
 
 def test_listing_and_unknown_names(capsys: pytest.CaptureFixture[str]) -> None:
