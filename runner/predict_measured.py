@@ -110,6 +110,6 @@ def _predict(sweep: str, line: _Line, machine: _Machine, token_s: float) -> Pred
     shape = shape_of(line.model, line.kv, token_s - head, head)
     settings = TransportSettings(row_multiple=512, budget_mib=0, **ARMS[line.arm])
     made = simulate(shape, machine.costs, settings, line.rows, lag=LAG)
-    what = f"{sweep}: {line.kv}, {line.rows:,} rows, {line.arm}"
+    what = f"{sweep} {line.kv}, {line.rows:,} rows, {line.arm}"
     prediction = Prediction(what, made.tok_s, 1e3 / median(line.token_ms), "tok/s")
     return replace(prediction, note=CONTENTION) if abs(prediction.error) > 5 else prediction

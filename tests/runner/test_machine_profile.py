@@ -78,7 +78,7 @@ def test_predict_reads_what_doctor_wrote(written: Path, capsys: pytest.CaptureFi
     for words in ([], ["--link-gb-s", "0.01"]):
         assert main(["predict", "--machine", str(written), *words, "--json"]) == 0
         document = json.loads(capsys.readouterr().out)
-        assert len(document["errors_elsewhere"]) == 18
+        assert len(document["errors_elsewhere"]) == sum(len(against_sweep(p)) for p in sweeps())
         ordered.append(document["forecast"][0]["ordered"])
     assert ordered[1] < ordered[0]
 
@@ -223,12 +223,17 @@ def test_measured_sweeps_are_predicted_and_every_error_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Over 5% only with a written reason."""
-    (path,) = sweeps()
-    found = against_sweep(path)
-    assert len(found) == 18 and max(abs(p.error) for p in found) < 8
+    by_sweep = {path.stem: against_sweep(path) for path in sweeps()}
+    assert {name: len(found) for name, found in by_sweep.items()} == {
+        "decode-1": 18,
+        "decode-2": 11,
+    }
+    found = [p for each in by_sweep.values() for p in each]
+    assert max(abs(p.error) for p in found) < 8
     assert all(p.note for p in found if abs(p.error) > 5)
     assert main(["predict", "--measured"]) == 0
-    assert all(p.what in capsys.readouterr().out for p in found[:1])
+    out = capsys.readouterr().out
+    assert all(p.what in out for p in found)
     bad = tmp_path / "decode.jsonl"
     bad.write_text('{"rates": {}\n')
     with pytest.raises(UsageError, match=r"decode\.jsonl:1: damaged sweep"):
