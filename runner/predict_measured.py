@@ -65,7 +65,8 @@ def sweeps() -> list[Path]:
 
 
 def against_sweep(path: Path) -> list[Prediction]:
-    """Every arm of a sweep that the model describes."""
+    """Every arm of a sweep that the model describes; of ``decode-1.jsonl`` they are named #1."""
+    number = path.stem.removeprefix("decode-")
     machine: _Machine | None = None
     resident: dict[tuple[str, str, int], float] = {}
     found: list[Prediction] = []
@@ -77,7 +78,7 @@ def against_sweep(path: Path) -> list[Prediction]:
             if line.arm == "resident":
                 resident[key] = median(line.token_ms) / 1e3
             elif line.arm in ARMS and key in resident:
-                found.append(_predict(path.stem, line, machine, resident[key]))
+                found.append(_predict(number, line, machine, resident[key]))
     return found
 
 
@@ -110,6 +111,6 @@ def _predict(sweep: str, line: _Line, machine: _Machine, token_s: float) -> Pred
     shape = shape_of(line.model, line.kv, token_s - head, head)
     settings = TransportSettings(row_multiple=512, budget_mib=0, **ARMS[line.arm])
     made = simulate(shape, machine.costs, settings, line.rows, lag=LAG)
-    what = f"{sweep} {line.kv}, {line.rows:,} rows, {line.arm}"
+    what = f"#{sweep} {line.kv}, {line.rows:,} rows, {line.arm}"
     prediction = Prediction(what, made.tok_s, 1e3 / median(line.token_ms), "tok/s")
     return replace(prediction, note=CONTENTION) if abs(prediction.error) > 5 else prediction
