@@ -50,12 +50,12 @@ def _arm(options: GateOptions, name: str, **settings: Any) -> Arm:
 
 def baseline(options: GateOptions, **settings: Any) -> Arm:
     """The ordered path: depth 0, never a fault."""
-    return _arm(options, "ordered", **{**settings, "depth": 0})
+    return _arm(options, "ordered", **settings, depth=0)
 
 
 def ordered_again(options: GateOptions, **settings: Any) -> Arm:
     """Depth 0 under jitter: nothing may depend on timing there either."""
-    return _arm(options, "depth0-jitter", **{**settings, "depth": 0, "delays": "jitter"})
+    return _arm(options, "depth0-jitter", **settings, depth=0, delays="jitter")
 
 
 def resident(options: GateOptions) -> Arm:
