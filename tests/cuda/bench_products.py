@@ -11,7 +11,7 @@ from typing import Any
 
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
-from kvbench.device.cuda.products import product_launch
+from kvbench.device.cuda.products import Mode, Product, product_launch
 from kvbench.device.cuda.rates import measure, seconds
 from kvbench.device.cuda.source import CUTS, Cut
 from kvbench.device.cuda.weights import DeviceWeights
@@ -19,18 +19,20 @@ from kvbench.device.cuda.weights import DeviceWeights
 LAYERS = 6
 D, QKV, F = 4096, 6144, 14336
 SHAPES = {"qkv": (QKV, D), "wo": (D, D), "gu": (2 * F, D), "down": (D, F)}
-MODES = {"qkv": "plain", "wo": "residual", "gu": "gated", "down": "residual"}
+MODES: dict[str, Mode] = {"qkv": "plain", "wo": "residual", "gu": "gated", "down": "residual"}
 
-# rows of x; warps of a block, rows of W per warp, pieces under way, loads of a piece, values of x
-VARIANTS = [(1, 8, 2, 3, 4, 28672), (1, 8, 2, 3, 6, 14336), (1, 8, 2, 2, 8, 20480)]
-VARIANTS += [(1, 8, 2, 1, 16, 20480), (1, 8, 4, 2, 4, 20480), (1, 8, 4, 4, 2, 20480)]
-VARIANTS += [(1, 16, 2, 2, 4, 20480), (2, 8, 2, 3, 4, 14336), (2, 8, 4, 3, 2, 14336)]
-VARIANTS += [(4, 16, 2, 2, 2, 4096), (4, 8, 4, 2, 2, 4096), (8, 8, 4, 2, 2, 2048)]
-VARIANTS += [(8, 16, 4, 1, 2, 2048), (16, 8, 4, 2, 2, 1024)]
+# rows of x; warps of a block, rows of W per warp, pieces under way, loads of a piece, values of x,
+# pieces before x
+VARIANTS = [(1, 8, 2, 2, 8, 20480, 1), (1, 8, 2, 2, 8, 20480, 2), (1, 8, 2, 3, 4, 28672, 1)]
+VARIANTS += [(1, 8, 2, 3, 4, 28672, 3), (1, 8, 2, 4, 4, 20480, 2), (1, 8, 4, 4, 2, 20480, 2)]
+VARIANTS += [(1, 16, 2, 2, 4, 20480, 1), (2, 8, 2, 3, 4, 14336, 3), (2, 8, 2, 3, 4, 14336, 2)]
+VARIANTS += [(4, 16, 2, 2, 2, 8192, 2), (4, 8, 4, 2, 4, 4096, 2), (4, 16, 2, 2, 2, 4096, 2)]
+VARIANTS += [(8, 8, 4, 2, 2, 4096, 2), (8, 8, 4, 2, 2, 2048, 2), (16, 8, 4, 2, 2, 2048, 2)]
+VARIANTS += [(16, 8, 4, 2, 2, 1024, 2)]
 
 
 def compile_one(v: tuple[int, ...]) -> None:
-    function("matvec", "matvec_plain", WT="F16", ROWS=v[0], **Cut(*v[1:]).defines())
+    function("matvec", "matvec", WT="F16", ROWS=v[0], **Cut(*v[1:]).defines())
 
 
 class _Stream:
@@ -38,17 +40,16 @@ class _Stream:
         self.ptr = ptr
 
 
-def layers(weights: DeviceWeights, x: int, y: int, gain: int, v: tuple[int, ...]) -> list[Launch]:
+def layers(weights: DeviceWeights, pointers: dict[str, int], v: tuple[int, ...]) -> list[Launch]:
     """Four products of each layer, cut as ``v`` says."""
-    CUTS[v[0]] = Cut(*v[1:])
+    CUTS[v[0]] = (Cut(*v[1:]),)
     launches = []
     for i in range(LAYERS):
         for name, mode in MODES.items():
             w: Any = weights[f"{name}{i}"]
-            given = gain if name in ("qkv", "gu") else None
-            launches.append(
-                product_launch(w, v[0], x, w.k, y, w.n, mode=mode, gain=given, eps=1e-5)
-            )
+            gain = pointers["gain"] if name in ("qkv", "gu") else None
+            product = Product(w, pointers["x"], w.k, pointers["y"], w.n, mode, gain, eps=1e-5)
+            launches.append(product_launch(product, v[0]))
     return launches
 
 
@@ -73,16 +74,19 @@ def main() -> None:
                 weights.draw(f"{name}{i}", shape, bytes(range(16)), 0.02)
         weights.draw("gain", (D,), bytes(range(16)), 1.0)
         weights.finish()
-        held = [device.alloc(name, 16 * 2 * F * 4) for name in "xy"]
-        x, y = (buffer.raw.data.ptr for buffer in held)
+        held = {name: device.alloc(name, 16 * 2 * F * 4) for name in ("x", "y")}
+        pointers = {name: buffer.raw.data.ptr for name, buffer in held.items()}
         gain: Any = weights["gain"]
+        pointers["gain"] = gain.raw.data.ptr
         each = sum(n * k for n, k in SHAPES.values()) * 2
         least = each / read * 1e6
         print(f"read {read / 1e9:.0f} GB/s; a layer {each / 1e6:.0f} MB: {least:.1f} us")
-        print("us a layer, share of it, (rows, warps, rows of W, pieces, loads, x), each product")
+        print(
+            "us a layer, share of it, (rows, warps, rows of W, pieces, loads, x, early), products"
+        )
         results = []
         for v in VARIANTS:
-            launches = layers(weights, x, y, gain.raw.data.ptr, v)
+            launches = layers(weights, pointers, v)
             parts = [replay(device, launches[at :: len(SHAPES)]) for at in range(len(SHAPES))]
             results.append((v[0], replay(device, launches), v, parts))
         for _, took, v, parts in sorted(results):

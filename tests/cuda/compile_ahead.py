@@ -15,7 +15,7 @@ def compile_one(variant: tuple[str, Defines]) -> None:
     from kvbench.device.cuda.driver import _module
 
     file, defines = variant
-    first = {"matvec": "matvec_plain", "attend": "attend", "rows": "put_rows",
+    first = {"matvec": "matvec", "attend": "attend", "rows": "put_rows",
              "tokens": "spin", "weights": "pack",
              "tile": "tile_multiply"}[file]  # fmt: skip
     _module(0, file, tuple(sorted(defines))).get_function(first)

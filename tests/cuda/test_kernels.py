@@ -6,7 +6,8 @@ rounding, its stream and the bytes beyond a row's position change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ import numpy.typing as npt
 import pytest
 
 from kvbench.device.cuda.device import CudaDevice
+from kvbench.device.cuda.driver import Launch
 from kvbench.device.cuda.kernel_set import CudaKernels
-from kvbench.device.cuda.products import product_launch
+from kvbench.device.cuda.products import Product, product_launch
 from kvbench.device.cuda.tiles import TileProducts
 from kvbench.device.cuda.weights import DeviceWeights, Matrix
 from kvbench.device.kernels import (
@@ -86,41 +88,66 @@ def run(device: CudaDevice, *ops: Op) -> None:
 
 
 # ------------------------------------------------------------------- products
+class Operands:
+    """A matrix W [n, k] of ``kind``, a gain, rows of x, and memory for y, full of NaN."""
+
+    def __init__(self, device: CudaDevice, rng: Rng, kind: Any, n: int, k: int, x: Any) -> None:
+        array = rng.standard_normal((n, k), np.float32)
+        gain = rng.standard_normal(k, np.float32)
+        self.device, self.n, self.k = device, n, k
+        self.weights = DeviceWeights(device, kind)
+        self.weights.upload("w", array)
+        self.weights.upload("g", gain)
+        self.weights.finish()
+        w, g = self.weights["w"], self.weights["g"]
+        assert isinstance(w, Matrix) and isinstance(g, Buffer)
+        self.ldx, self.ldy = x.shape[1], n + 4
+        self.x, self.y = device.alloc("x", x.nbytes), device.alloc("y", len(x) * self.ldy * 4)
+        put(self.x, x)
+        self.plain = Product(
+            w, self.x.raw.data.ptr, self.ldx, self.y.raw.data.ptr, self.ldy, eps=1e-5
+        )
+        self.gained = replace(self.plain, gain=g.raw.data.ptr)
+        exact = x[:, :k].astype(np.float64)
+        scaled = exact / np.sqrt(np.mean(exact**2, axis=1, keepdims=True) + 1e-5) * gain
+        self.cases = [
+            (self.plain, exact @ decoded(array, kind).T),
+            (self.gained, scaled @ decoded(array, kind).T),
+        ]
+        """Products and what they should give in float64."""
+
+    def run(self, launches: Iterable[Launch], rows: int) -> Any:
+        """y, of which only [rows, n] was written."""
+        self.device._runtime.memset(self.y.raw.data.ptr, 0xFF, self.y.nbytes)
+        for launch in launches:
+            launch(0)
+        self.device._runtime.deviceSynchronize()
+        y = get(self.y, np.float32, self.y.nbytes // 4 // self.ldy, self.ldy)
+        assert np.isnan(y[rows:]).all() and np.isnan(y[:, self.n :]).all()
+        return y[:rows, : self.n].copy()
+
+    def decode(self, product: Product, rows: int, first: int = 0) -> Any:
+        """By the kernel of decode rows."""
+        moved = replace(product, x=product.x + first * self.ldx * 4)
+        return self.run([product_launch(moved, rows)], rows)
+
+    def close(self) -> None:
+        for buffer in (self.x, self.y):
+            self.device.free(buffer)
+        self.weights.close()
+
+
 @pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0", "f32"])
 @pytest.mark.parametrize("n,k", [(576, 576), (100, 1536), (4096, 4096), (72, 28672), (2048, 5120)])
 def test_product(device: CudaDevice, rng: Rng, kind: Any, n: int, k: int) -> None:
-    array = rng.standard_normal((n, k), np.float32)
-    gain = rng.standard_normal(k, np.float32)
-    x = rng.standard_normal((16, k), np.float32)
-    weights = DeviceWeights(device, kind)
-    weights.upload("w", array)
-    weights.upload("g", gain)
-    weights.finish()
-    w, g = weights["w"], weights["g"]
-    assert isinstance(w, Matrix) and isinstance(g, Buffer)
-    xs, ys = device.alloc("x", x.nbytes), device.alloc("y", 16 * n * 4)
-    put(xs, x)
-    reference = decoded(array, kind)
-    scaled = x.astype(np.float64)
-    scaled = scaled / np.sqrt(np.mean(scaled**2, axis=1, keepdims=True) + 1e-5) * gain
-
-    def product(rows: int, first: int, gained: bool) -> Any:
-        device._runtime.memset(ys.raw.data.ptr, 0xFF, ys.nbytes)
-        product_launch(
-            w, rows, xs.raw.data.ptr + first * k * 4, k, ys.raw.data.ptr, n,
-            gain=g.raw.data.ptr if gained else None, eps=1e-5,
-        )(0)  # fmt: skip
-        device._runtime.deviceSynchronize()
-        return get(ys, np.float32, rows, n).copy()
-
-    for gained, rows_in in ((False, x.astype(np.float64)), (True, scaled)):
-        want = rows_in @ reference.T
-        alone = np.concatenate([product(1, r, gained) for r in range(16)])
+    operands = Operands(device, rng, kind, n, k, rng.standard_normal((16, k), np.float32))
+    for product, want in operands.cases:
+        alone = np.concatenate([operands.decode(product, 1, r) for r in range(16)])
         assert relative(alone, want) < 2e-6 * np.sqrt(k / 576)
         for rows in (2, 3, 5, 8, 16):
-            together = product(rows, 0, gained)
+            together = operands.decode(product, rows)
             np.testing.assert_array_equal(together.view(np.uint32), alone[:rows].view(np.uint32))
-    weights.close()
+    operands.close()
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0"])
@@ -129,51 +156,30 @@ def test_product(device: CudaDevice, rng: Rng, kind: Any, n: int, k: int) -> Non
 )
 def test_tile_product(device: CudaDevice, rng: Rng, kind: Any, n: int, k: int) -> None:
     """Float32's precision on tensor cores; a row's bits, wherever it stands in whichever tile."""
-    array = rng.standard_normal((n, k), np.float32)
-    gain = rng.standard_normal(k, np.float32)
-    ldx, ldy = k + 8, n + 4
-    x = np.full((TILE, ldx), np.nan, np.float32)
+    x = np.full((TILE, k + 8), np.nan, np.float32)
     x[:, :k] = rng.standard_normal((TILE, k), np.float32)
     x[7] *= np.float32(1e-10)  # far from float16's range
     x[9] *= np.float32(1e10)
     x[11, :k] *= np.exp(4 * rng.standard_normal(k)).astype(np.float32)
-    weights = DeviceWeights(device, kind)
-    weights.upload("w", array)
-    weights.upload("g", gain)
-    weights.finish()
-    w, g = weights["w"], weights["g"]
-    assert isinstance(w, Matrix) and isinstance(g, Buffer)
-    products = TileProducts(device, [w])
-    xs, ys = device.alloc("x", x.nbytes), device.alloc("y", TILE * ldy * 4)
-    put(xs, x)
+    operands = Operands(device, rng, kind, n, k, x)
+    products = TileProducts(device, [operands.plain.weight])
 
-    def product(rows: int, first: int, gained: bool) -> Any:
-        device._runtime.memset(ys.raw.data.ptr, 0xFF, ys.nbytes)
-        for launch in products.launches(
-            w, rows, xs.raw.data.ptr + first * ldx * 4, ldx, ys.raw.data.ptr, ldy,
-            gain=g.raw.data.ptr if gained else None, eps=1e-5,
-        ):  # fmt: skip
-            launch(0)
-        device._runtime.deviceSynchronize()
-        y = get(ys, np.float32, TILE, ldy).copy()
-        assert np.isnan(y[rows:]).all() and np.isnan(y[:, n:]).all()
-        return y[:rows, :n]
+    def tile(product: Product, rows: int, first: int) -> Any:
+        moved = replace(product, x=product.x + first * operands.ldx * 4)
+        return operands.run(products.launches(moved, rows), rows)
 
-    exact = x[:, :k].astype(np.float64)
-    scaled = exact / np.sqrt(np.mean(exact**2, axis=1, keepdims=True) + 1e-5) * gain
-    for gained, rows_in in ((False, exact), (True, scaled)):
-        want = rows_in @ decoded(array, kind).T
-        whole = product(TILE, 0, gained)
+    for product, want in operands.cases:
+        whole = tile(product, TILE, 0)
         for mine, row in zip(whole, want, strict=True):
             assert relative(mine, row) < 2e-6 * np.sqrt(max(k, 576) / 576)
         for rows, first in ((1, 0), (1, 63), (5, 20), (16, 7), (33, 2), (63, 1)):
-            part = product(rows, first, gained)
+            part = tile(product, rows, first)
             np.testing.assert_array_equal(
                 part.view(np.uint32), whole[first : first + rows].view(np.uint32)
             )
-    for buffer in (xs, ys, *products.buffers()):
+    for buffer in products.buffers():
         device.free(buffer)
-    weights.close()
+    operands.close()
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0", "f32"])

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from kvbench.device.cuda.source import (
     ROW_VARIANTS,
     SHARED,
     Defines,
+    cut_for,
     cuts_of,
     options,
     sample_variants,
@@ -36,25 +38,42 @@ TYPES = {
 }
 
 
-def structures() -> dict[str, list[tuple[str, type]]]:
-    """Name to (field, ctypes type) of every argument structure in the sources."""
-    found: dict[str, list[tuple[str, type]]] = {}
+def structures() -> dict[str, type[ctypes.Structure]]:
+    """Argument structures in the sources, and those that one holds, as ctypes lays them out."""
+    found: dict[str, type[ctypes.Structure]] = {}
     for file in FILES:
-        for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", source(file), re.S | re.M):
-            if f"(const {name} " not in source(file):
-                continue  # not a kernel's argument
+        text = source(file)
+        for name, body in re.findall(r"^struct (\w+) \{\n(.*?)^\};", text, re.S | re.M):
+            argument = rf"\(const {name} |^  {name} \w+\[\w+\];"
+            if not re.search(argument, text, re.M):
+                continue  # neither a kernel's argument nor part of one
             fields: list[tuple[str, type]] = []
             for declaration in re.sub(r"//[^\n]*", "", body).split(";"):
                 match = re.fullmatch(r"\s*(?:const )?(\w+)(\*?) ([\w, \[\]]+)\s*", declaration)
                 if match is None:
                     assert not declaration.strip() or "#" in declaration, declaration
                     continue
-                kind = ctypes.c_void_p if match[2] else TYPES[match[1]]
+                kind = ctypes.c_void_p if match[2] else (TYPES | found)[match[1]]
                 for field in match[3].split(", "):
                     bare, _, extent = field.partition("[")
-                    fields.append((bare, kind * int(extent[:-1]) if extent else kind))
-            found[name] = fields
+                    fields.append((bare, kind * number(extent[:-1], text) if extent else kind))
+            found[name] = type(name, (ctypes.Structure,), {"_fields_": fields})
     return found
+
+
+def number(extent: str, text: str) -> int:
+    """An array's extent: a number, or the name of one."""
+    defined = re.search(rf"^#define {extent} (\d+)\b", text, re.M)
+    return int(defined[1] if defined else extent)
+
+
+def layout(kind: Any) -> Any:
+    """What a type is made of: names and types of fields, in order."""
+    if issubclass(kind, ctypes.Structure):
+        return [("in" if n == "values" else n, layout(t)) for n, t in kind._fields_]
+    if issubclass(kind, ctypes.Array):
+        return (kind._length_, layout(kind._type_))
+    return kind
 
 
 def test_arguments_match_the_sources() -> None:
@@ -67,10 +86,7 @@ def test_arguments_match_the_sources() -> None:
     declared = structures()
     assert packed.keys() == declared.keys()
     for name, cls in packed.items():
-        got = [(f, ctypes.sizeof(t), str(t._type_)) for f, t in cls._fields_]
-        want = [(f, ctypes.sizeof(t), str(t._type_)) for f, t in declared[name]]
-        assert [g[1:] for g in got] == [w[1:] for w in want], name
-        assert [g[0] for g in got if g[0] != "values"] == [w[0] for w in want if w[0] != "in"], name
+        assert layout(cls) == layout(declared[name]), name
 
 
 def nvrtc_compile(text: str, defines: Defines) -> str | None:
@@ -148,13 +164,15 @@ def test_no_gpu_is_one_line() -> None:
 def test_products_fit_a_multiprocessor(kib: int, weights: str) -> None:
     """A tile of x and what is read ahead of W, beside what the kernel declares, on every GPU that
     has the kernels' instructions: 99 KiB a block is the least of them."""
-    cuts = cuts_of(weights, kib << 10)
-    assert set(cuts) >= set(ROW_VARIANTS[:4])
-    for rows, cut in cuts.items():
-        declared = 4 * (rows * 512 + cut.warps * rows * (1 + cut.per_warp))
-        declared += 8 * cut.warps * cut.depth
-        assert cut.tile >= cut.piece * 32 * LANE_VALUES[weights], "not one piece of a row fits"
+    found = cuts_of(weights, kib << 10)
+    assert set(found) >= set(ROW_VARIANTS[:4])
+    for rows, cuts in found.items():
         for k in (32, 576, 4096, 5120, 14336, 17408, 28672, 53248):
+            cut = cut_for(k, weights, cuts)
+            assert cut.tile >= cut.piece * 32 * LANE_VALUES[weights], "not one piece of a row fits"
+            assert 1 <= cut.early <= cut.depth
+            declared = 4 * (rows * 512 + cut.warps * rows * (1 + cut.per_warp))
+            declared = -(-(declared + 8 * cut.warps * cut.depth) // 128) * 128
             assert cut.shared_bytes(rows, k, weights) + declared <= kib << 10
 
 

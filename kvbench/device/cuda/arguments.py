@@ -14,12 +14,12 @@ P, I, L, F = c_void_p, c_int, c_int64, c_float  # noqa: E741
 Mat = _structure(
     "Mat",
     w=P, scale=P, x=P, gain=P, y=P, memory=P, state=P,
-    ldx=L, ldy=L, K=I, N=I, rows=I, eps=F,
+    ldx=L, ldy=L, K=I, N=I, rows=I, mode=I, eps=F,
 )  # fmt: skip
 Tile = _structure(
     "Tile",
     w=P, scale=P, x=P, gain=P, y=P, memory=P, state=P, split=P, factors=P, sums=P,
-    ldx=L, ldy=L, K=I, N=I, rows=I, slices=I, eps=F,
+    ldx=L, ldy=L, K=I, N=I, rows=I, slices=I, mode=I, eps=F,
 )  # fmt: skip
 Window = _structure(
     "Window",

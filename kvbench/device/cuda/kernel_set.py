@@ -16,14 +16,20 @@ from kvbench.device.cuda import arguments
 from kvbench.device.cuda.attention import Attention, lane_column
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
-from kvbench.device.cuda.products import address, most_rows, pointers, product_launch
+from kvbench.device.cuda.products import (
+    Mode,
+    Product,
+    address,
+    most_rows,
+    pointers,
+    product_launch,
+)
 from kvbench.device.cuda.source import MACRO
 from kvbench.device.cuda.tiles import TileProducts
 from kvbench.device.cuda.weights import DeviceWeights, Matrix
 from kvbench.device.kernels import (
     MAX_DECODE_ROWS,
     MAX_ROWS,
-    STATE_COLUMNS,
     TILE,
     Batch,
     Group,
@@ -114,10 +120,11 @@ class CudaKernels(Kernels):
         weight, n = self._matrix(f"{layer}.wqkv"), batch.n_rows
 
         def build() -> Iterator[Launch]:
-            yield from self._product(
-                weight, batch.groups, self.x, self.shapes.d_model, self.qkv, self.qkv_width,
+            product = self._product(
+                weight, self.x, self.shapes.d_model, self.qkv, self.qkv_width,
                 gain=f"{layer}.attn_norm",
             )  # fmt: skip
+            yield from self._products(batch.groups, [product])
             yield self._rotate_encode(n)
 
         op = self._op(
@@ -177,11 +184,12 @@ class CudaKernels(Kernels):
         weight = self._matrix(f"{layer}.w_rec")
 
         def build() -> Iterator[Launch]:
-            yield from self._product(
-                weight, batch.groups, self.x, self.shapes.d_model, self.mixed, self.mixed_width,
+            product = self._product(
+                weight, self.x, self.shapes.d_model, self.mixed, self.mixed_width,
                 mode="recurrent", gain=f"{layer}.attn_norm",
                 memory=address(state.buffer, state.offset),
             )  # fmt: skip
+            yield from self._products(batch.groups, [product])
 
         key = ("recur", layer, batch.groups, state.buffer.id, state.offset)
         writes = (self.mixed, *self._tile_scratch(batch))
@@ -196,18 +204,15 @@ class CudaKernels(Kernels):
         gate_up = self._matrix(f"{layer}.w_gate_up")
 
         def build() -> Iterator[Launch]:
-            yield from self._product(
-                wo, groups, self.mixed, self.mixed_width, self.x, s.d_model,
-                mode="residual",
-            )  # fmt: skip
-            yield from self._product(
-                gate_up, groups, self.x, s.d_model, self.gated, s.d_ff,
-                mode="gated", gain=f"{layer}.ffn_norm",
-            )  # fmt: skip
-            yield from self._product(
-                down, groups, self.gated, s.d_ff, self.x, s.d_model,
-                mode="residual",
-            )  # fmt: skip
+            products = [
+                self._product(wo, self.mixed, self.mixed_width, self.x, s.d_model, mode="residual"),
+                self._product(
+                    gate_up, self.x, s.d_model, self.gated, s.d_ff,
+                    mode="gated", gain=f"{layer}.ffn_norm",
+                ),
+                self._product(down, self.gated, s.d_ff, self.x, s.d_model, mode="residual"),
+            ]  # fmt: skip
+            yield from self._products(groups, products)
 
         op = self._op(
             f"mlp {layer}",
@@ -224,10 +229,11 @@ class CudaKernels(Kernels):
 
         def build() -> Iterator[Launch]:
             for at, first, count in _runs(batch.outputs):
-                yield from self._product(
-                    weight, (Group(0, count, False),), self.x, s.d_model, self.logits, s.vocab,
+                product = self._product(
+                    weight, self.x, s.d_model, self.logits, s.vocab,
                     gain="final_norm", x_row=first, y_row=at,
                 )  # fmt: skip
+                yield from self._products((Group(0, count, False),), [product])
 
         op = self._op("head", ("head", batch.outputs), build, (self.x,), (self.logits,))
         op.nbytes = weight.nbytes
@@ -315,33 +321,40 @@ class CudaKernels(Kernels):
     def _product(
         self,
         weight: Matrix,
-        groups: Sequence[Group],
         x: Buffer,
         ldx: int,
         y: Buffer,
         ldy: int,
         *,
-        mode: str = "plain",
+        mode: Mode = "plain",
         gain: str | None = None,
         memory: int | None = None,
         x_row: int = 0,
         y_row: int = 0,
-    ) -> Iterator[Launch]:
-        """y[r] = W x[r]: a tile at once, as many decode rows at a time as one product takes."""
-        for first, rows, tile in _pieces(groups, self.tiles is not None, most_rows(weight)):
-            given: dict[str, Any] = {
-                "mode": mode,
-                "gain": address(self.weights[gain]) if gain else None,
-                "memory": memory,
-                "state": address(self.state, first * STATE_COLUMNS * 4),
-                "eps": self.shapes.rms_eps,
-            }
-            from_x = address(x, (x_row + first) * ldx * 4)
-            to_y = address(y, (y_row + first) * ldy * 4)
-            if tile and self.tiles is not None:
-                yield from self.tiles.launches(weight, rows, from_x, ldx, to_y, ldy, **given)
-            else:
-                yield product_launch(weight, rows, from_x, ldx, to_y, ldy, **given)
+    ) -> Product:
+        return Product(
+            weight,
+            address(x, x_row * ldx * 4),
+            ldx,
+            address(y, y_row * ldy * 4),
+            ldy,
+            mode,
+            gain=address(self.weights[gain]) if gain else None,
+            memory=memory,
+            state=address(self.state),
+            eps=self.shapes.rms_eps,
+        )
+
+    def _products(self, groups: Sequence[Group], products: Sequence[Product]) -> Iterator[Launch]:
+        """Products that follow each other, of a tile at once, and of as many decode rows at a time
+        as one launch takes."""
+        most = min(most_rows(p.weight) for p in products)
+        for first, rows, tile in _pieces(groups, self.tiles is not None, most):
+            for product in (p.from_row(first) for p in products):
+                if tile and self.tiles is not None:
+                    yield from self.tiles.launches(product, rows)
+                else:
+                    yield product_launch(product, rows)
 
     def _rotate_encode(self, n: int) -> Launch:
         s = self.shapes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -35,6 +35,8 @@ class Cut:
     """Loads of 512 bytes, 16 a lane, that make a piece."""
     tile: int
     """Values of each row of x in shared memory at once, at most."""
+    early: int
+    """Of the pieces under way, those ordered before x is there."""
 
     def ring_bytes(self, weights: str) -> int:
         """Shared memory of what is read ahead; a scale lies beside each 16 bytes of a lane."""
@@ -42,14 +44,19 @@ class Cut:
         return loads * 32 * (20 if weights in BLOCKED else 16)
 
     def declared_bytes(self, rows: int) -> int:
-        """What matvec.cu declares: sums of squares, factors, results and barriers."""
-        return 4 * rows * (512 + self.warps * (1 + self.per_warp)) + 8 * self.warps * self.depth
+        """What matvec.cu declares: sums of squares, factors, results and barriers; whole lines."""
+        declared = 4 * rows * (512 + self.warps * (1 + self.per_warp)) + 8 * self.warps * self.depth
+        return -(-declared // 128) * 128
 
     def shared_bytes(self, rows: int, k: int, weights: str) -> int:
         """Dynamic shared memory: a tile of x (float32), then what is read ahead."""
         step = self.step(weights)
-        held = min(self.tile // step, -(-k // step)) * step
-        return held * rows * 4 + self.ring_bytes(weights)
+        tile = min(self.held(weights), -(-k // step) * step)
+        return tile * rows * 4 + self.ring_bytes(weights)
+
+    def held(self, weights: str) -> int:
+        """Values of each row of x that are worked on at once, at most."""
+        return self.tile // self.step(weights) * self.step(weights)
 
     def step(self, weights: str) -> int:
         """Values of a piece."""
@@ -65,34 +72,36 @@ class Cut:
         """As matvec.cu names them."""
         return {
             "WARPS": self.warps, "NR": self.per_warp, "DEPTH": self.depth, "PIECE": self.piece,
-            "TILE": self.tile,
+            "TILE": self.tile, "EARLY": self.early,
         }  # fmt: skip
 
 
 CUTS = {
-    1: Cut(8, 2, 3, 4, 28672),
-    2: Cut(8, 2, 3, 4, 14336),
-    4: Cut(16, 2, 2, 2, 4096),
-    8: Cut(8, 4, 2, 2, 2048),
-    16: Cut(8, 4, 2, 2, 1024),
+    1: (Cut(8, 2, 2, 8, 20480, 1), Cut(8, 2, 3, 4, 28672, 1)),
+    2: (Cut(8, 2, 3, 4, 14336, 3),),
+    4: (Cut(16, 2, 2, 2, 8192, 2),),
+    8: (Cut(8, 4, 2, 2, 4096, 2),),
+    16: (Cut(8, 4, 2, 2, 2048, 2),),
 }
-"""By rows, as measured (tests/cuda/bench_products.py). A block of one row takes more than half of a
-multiprocessor's shared memory: blocks of which two fit can land unevenly (docs/LOG.md)."""
+"""By rows, as measured (tests/cuda/bench_products.py): the first that holds x as a whole is taken,
+or the last. A block of one row takes more than half of a multiprocessor's shared memory: blocks of
+which two fit can land unevenly (docs/LOG.md)."""
 
-BLOCKED_CUTS = CUTS | {
-    1: Cut(8, 2, 3, 4, 20480),
-    2: Cut(8, 2, 3, 4, 8192),
-    16: Cut(8, 2, 2, 1, 1024),
+BLOCKED_CUTS = {
+    1: (Cut(16, 2, 2, 4, 16384, 2), Cut(16, 2, 2, 2, 28672, 2)),
+    2: (Cut(8, 2, 3, 4, 12288, 3),),
+    4: (Cut(16, 2, 2, 2, 8192, 2),),
+    8: (Cut(8, 4, 2, 2, 4096, 2),),
+    16: (Cut(8, 2, 2, 2, 2048, 2),),
 }
 """The same for weights with a scale per 32 values, which are read ahead too."""
 
-
 SMALL_CUTS = {
-    1: Cut(8, 2, 3, 2, 8192),
-    2: Cut(8, 2, 3, 2, 4096),
-    4: Cut(8, 2, 2, 2, 2048),
-    8: Cut(8, 2, 2, 1, 1024),
-    16: Cut(8, 2, 2, 1, 512),
+    1: Cut(8, 2, 3, 2, 8192, 3),
+    2: Cut(8, 2, 3, 2, 4096, 3),
+    4: Cut(8, 2, 2, 2, 2048, 2),
+    8: Cut(8, 2, 2, 1, 1024, 2),
+    16: Cut(8, 2, 2, 1, 512, 2),
 }
 """For a GPU with less shared memory than those are for; not measured."""
 
@@ -100,18 +109,24 @@ SHARED = 227 << 10
 """Shared memory that a block can have on the GPU of the measured cuts."""
 
 
-def cuts_of(weights: str, room: int = SHARED) -> dict[int, Cut]:
+def cuts_of(weights: str, room: int = SHARED) -> dict[int, tuple[Cut, ...]]:
     """The variants of ``rows`` that ``room`` bytes of shared memory allow, and how each is cut.
 
     Which one multiplies a row, and its cut, changes none of the row's bits (matvec.cu).
     """
     measured = BLOCKED_CUTS if weights in BLOCKED else CUTS
-    found = {
-        rows: measured[rows].fitted(rows, weights, room)
-        or SMALL_CUTS[rows].fitted(rows, weights, room)
-        for rows in ROW_VARIANTS
-    }
-    return {rows: cut for rows, cut in found.items() if cut is not None}
+    found = {}
+    for rows in ROW_VARIANTS:
+        fitted = [cut.fitted(rows, weights, room) for cut in measured[rows]]
+        if not any(fitted):
+            fitted = [SMALL_CUTS[rows].fitted(rows, weights, room)]
+        found[rows] = tuple(cut for cut in fitted if cut is not None)
+    return {rows: cuts for rows, cuts in found.items() if cuts}
+
+
+def cut_for(k: int, weights: str, cuts: Sequence[Cut]) -> Cut:
+    """The first of ``cuts`` that holds rows of ``k`` values as a whole, or the last."""
+    return next((cut for cut in cuts if cut.held(weights) >= k), cuts[-1])
 
 
 Defines = tuple[tuple[str, str], ...]
@@ -134,9 +149,10 @@ def sample_variants() -> Iterator[tuple[str, Defines]]:
     for weights in MACRO.values():
         yield "tokens", (("WT", weights),)
         yield "weights", (("WT", weights),)
-        for rows, cut in cuts_of(weights).items():
-            shape = ((name, str(value)) for name, value in cut.defines().items())
-            yield "matvec", (("WT", weights), ("ROWS", str(rows)), *shape)
+        for rows, cuts in cuts_of(weights).items():
+            for cut in cuts:
+                shape = ((name, str(value)) for name, value in cut.defines().items())
+                yield "matvec", (("WT", weights), ("ROWS", str(rows)), *shape)
         if weights != "F32":
             yield "tile", (("WT", weights),)
     for kv in ("F16", "Q8", "Q4"):

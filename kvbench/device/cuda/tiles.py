@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from kvbench.device.cuda import arguments
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
-from kvbench.device.cuda.products import address, pointers
+from kvbench.device.cuda.products import Product, address, pointers
 from kvbench.device.cuda.source import MACRO
 from kvbench.device.cuda.weights import Matrix
 from kvbench.device.kernels import TILE
@@ -51,28 +51,14 @@ class TileProducts:
         """Everything allocated here."""
         return [self.split, self.factors, self.sums]
 
-    def launches(
-        self,
-        weight: Matrix,
-        rows: int,
-        x: int,
-        ldx: int,
-        y: int,
-        ldy: int,
-        *,
-        mode: str = "plain",
-        gain: int | None = None,
-        memory: int | None = None,
-        state: int | None = None,
-        eps: float = 0.0,
-    ) -> Iterator[Launch]:
-        """y[r] = W x[r] of a tile of ``rows``; pointers, and strides in floats."""
-        n, k, kind = weight.n, weight.k, MACRO[weight.kind]
+    def launches(self, p: Product, rows: int) -> Iterator[Launch]:
+        """One product of a tile of ``rows``."""
+        n, k, kind = p.weight.n, p.weight.k, MACRO[p.weight.kind]
         cut = slices(n, k)
         given = arguments.Tile(
-            *pointers(weight), x, gain, y, memory, state,
+            *pointers(p.weight), p.x, p.gain, p.y, p.memory, p.state,
             address(self.split), address(self.factors), address(self.sums),
-            ldx, ldy, k, n, rows, cut, eps,
+            p.ldx, p.ldy, k, n, rows, cut, p.mode_number(), p.eps,
         )  # fmt: skip
         yield Launch(function("tile", "tile_split", WT=kind), (TILE,), (SPLIT_THREADS,), given)
         yield Launch(
@@ -83,9 +69,12 @@ class TileProducts:
             shared=stage_bytes(kind) * STAGES,
         )
         # A recurrent tile's rows follow each other, so that one block has all of a column.
-        width = n // 2 if mode in ("gated", "recurrent") else n
-        grid = (-(-width // COLUMNS), 1 if mode == "recurrent" else ROW_BLOCKS)
-        yield Launch(function("tile", f"tile_{mode}", WT=kind), grid, (THREADS,), given)
+        recurrent = p.mode == "recurrent"
+        width = n // 2 if recurrent or p.mode == "gated" else n
+        last = function("tile", "tile_recur" if recurrent else "tile_finish", WT=kind)
+        yield Launch(
+            last, (-(-width // COLUMNS), 1 if recurrent else ROW_BLOCKS), (THREADS,), given
+        )
 
 
 def stage_bytes(kind: str) -> int:

@@ -104,6 +104,16 @@ __device__ __forceinline__ u8 rounded(float v) {
   return (u8)(signed char)(int)__fadd_rn(v, copysignf(0.5f, v));
 }
 
+// What becomes of a product: y takes its sum a; two sums a and b make one value of a paired mode.
+enum Mode { PLAIN, RESIDUAL, GATED, RECURRENT };
+__device__ __forceinline__ bool is_paired(int mode) { return mode == GATED || mode == RECURRENT; }
+__device__ __forceinline__ float sigmoid(float a) { return 1.0f / (1.0f + expf(-a)); }
+__device__ __forceinline__ void finish(int mode, float* y, float a, float b) {
+  if (mode == PLAIN) *y = a;
+  if (mode == RESIDUAL) *y += a;
+  if (mode == GATED) *y = sigmoid(a) * a * b;
+}
+
 // Asynchronous copies into shared memory, BYTES = 4, 8 or 16 at a time; zeros where not `in`. Every
 // thread waits for its own groups; a block's barrier shows them to the others.
 template <int BYTES>

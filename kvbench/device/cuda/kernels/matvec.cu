@@ -1,6 +1,7 @@
 // y[r] = W x[r] for up to ROWS rows, W read once. Compile with -DWT=F16|Q8|Q4|F32 -DROWS=1..16,
 // -DWARPS of a block, -DNR: rows of W per warp, -DDEPTH: pieces of each row that are under way,
-// -DPIECE: chunks of a piece, -DTILE: values of each x in shared memory.
+// -DEARLY: those ordered before x is there, -DPIECE: chunks of a piece, -DTILE: values of each x in
+// shared memory.
 //
 // A row's bits depend on nothing but its own x and W: lane l of a warp owns the values
 // [(32 j + l) VPL, + VPL) for j = 0, 1, ..., adds them in that order with fused multiply-adds, and
@@ -23,8 +24,6 @@
 #define THREADS (WARPS * 32)
 #define SLOTS 512                        // partial sums of squares, whatever the number of threads
 
-enum Mode { PLAIN, RESIDUAL, GATED, RECURRENT };
-
 struct Mat {
   const u8* w;          // [N][K] of f16, f32, int8, or nibbles (16 bytes: values 0-15 low, 16-31 high)
   const u16* scale;     // [N][K/32] f16 (Q8, Q4)
@@ -34,7 +33,7 @@ struct Mat {
   float* memory;        // RECURRENT: [streams][N/2]
   const int* state;     // RECURRENT: the rows' state
   i64 ldx, ldy;
-  int K, N, rows;
+  int K, N, rows, mode;
   float eps;
 };
 
@@ -63,35 +62,49 @@ __device__ __forceinline__ int place_of(int k) {
   return k - in + ((in % VPL) / 4) * 128 + (in / VPL) * 4;
 }
 
-// The n-th result of this warp in a round: neighbours go to different blocks, so that the last round,
-// which has not enough for all, still has a share for every multiprocessor.
-template <bool PAIRED>
-__device__ __forceinline__ int result_of(int round, int n) {
-  return ((round * WARPS + threadIdx.x / 32) * gridDim.x + blockIdx.x) * (PAIRED ? NR / 2 : NR) + n;
-}
-
 __device__ __forceinline__ i64 bytes_of(i64 values) {
   return WT == F16 ? 2 * values : WT == Q8 ? values : WT == Q4 ? values / 2 : 4 * values;
 }
 
+__device__ __forceinline__ int results_of(const Mat& m) { return is_paired(m.mode) ? m.N / 2 : m.N; }
+
+// Results of a warp in a round; two rows of W make one of a paired mode.
+__device__ __forceinline__ int results_at_once(const Mat& m) { return is_paired(m.mode) ? NR / 2 : NR; }
+
+// The n-th result of this warp in a round: neighbours go to different blocks, so that the last round,
+// which has not enough for all, still has a share for every multiprocessor.
+__device__ __forceinline__ int result_of(const Mat& m, int round, int n) {
+  return ((round * WARPS + threadIdx.x / 32) * gridDim.x + blockIdx.x) * results_at_once(m) + n;
+}
+
+// The first value of each row of W that this warp takes in a round, or -1 past the last row.
+__device__ __forceinline__ void rows_of(const Mat& m, int round, i64 (&at)[NR]) {
+  const int results = results_of(m), paired = is_paired(m.mode);
+#pragma unroll
+  for (int n = 0; n < NR; n++) {
+    const int i = result_of(m, round, paired ? n / 2 : n);
+    at[n] = i < results ? (i64)(i + (paired ? n % 2 * results : 0)) * m.K : -1;
+  }
+}
+
 // A warp's rows of W, read ahead through a ring in shared memory of its own: no barrier of the block
-// is needed, and the next rows are under way while these are summed. W is constant: the ring is
-// filled while the kernel before is still making x.
-template <bool PAIRED>
+// is needed, and the next rows are under way while these are summed. W is constant: EARLY pieces are
+// ordered while the kernel before is still making x, the others right behind x, which would have to
+// wait for them: they keep memory busy until the first sums are made.
 struct Stream {
   const Mat& m;
   uint4* ring;            // [DEPTH][NR][PIECE][32] of this warp
   u32* scales;            // likewise: two scales, of which one is this lane's
   u64* landed;            // [DEPTH]
   const int lane;
-  int round, k, slot, phase;   // what comes next; where the oldest piece lies
-  i64 at[NR];             // first value of each row, or -1 past the end
+  int round, k, slot, phase;   // what is ordered next; where the oldest piece lies
+  i64 at[NR];
 
   __device__ __forceinline__ Stream(const Mat& m, void* shared, u64* landed)
       : m(m), ring((uint4*)shared + threadIdx.x / 32 * DEPTH * NR * PIECE * 32),
         scales((u32*)((uint4*)shared + WARPS * DEPTH * NR * PIECE * 32) + threadIdx.x / 32 * DEPTH * NR * PIECE * 32),
         landed(landed), lane(threadIdx.x % 32), round(0), k(0), slot(0), phase(0) {
-    take(round, at);
+    rows_of(m, round, at);
 #if __CUDA_ARCH__ >= 900
     if (lane == 0) {
       for (int i = 0; i < DEPTH; i++) barrier_init(landed + i);
@@ -99,14 +112,6 @@ struct Stream {
     }
     __syncwarp();
 #endif
-  }
-  __device__ __forceinline__ void take(int round, i64 (&at)[NR]) const {
-    const int results = PAIRED ? m.N / 2 : m.N;
-#pragma unroll
-    for (int n = 0; n < NR; n++) {
-      const int i = result_of<PAIRED>(round, PAIRED ? n / 2 : n);
-      at[n] = i < results ? (i64)(i + (PAIRED ? n % 2 * results : 0)) * m.K : -1;
-    }
   }
   // Orders the next piece of every row into `slot`.
   __device__ __forceinline__ void fetch(int slot) {
@@ -139,11 +144,11 @@ struct Stream {
     copy_commit();
 #endif
     k += STEP;
-    if (k >= m.K) k = 0, take(++round, at);
+    if (k >= m.K) k = 0, rows_of(m, ++round, at);
   }
-  __device__ __forceinline__ void fill() {
-#pragma unroll
-    for (int i = 0; i < DEPTH; i++) fetch(i);
+  __device__ __forceinline__ void fill(int from, int to) {
+#pragma unroll 1
+    for (int i = from; i < to; i++) fetch(i);
   }
   // Until the oldest piece is there.
   __device__ __forceinline__ void wait() {
@@ -164,14 +169,14 @@ struct Stream {
 
 // acc += chunk c of the oldest piece times x[*][at, at + CHUNK) of the tile; the piece has `left`
 // values. odd: which of a pair of scales is meant.
-template <bool PAIRED>
-__device__ __forceinline__ void use(const Stream<PAIRED>& w, int c, int left, float (&acc)[NR][ROWS], const float* xs, int tile, int at, const bool (&odd)[NR]) {
+template <bool FULL>
+__device__ __forceinline__ void use(const Stream& w, int c, int left, float (&acc)[NR][ROWS], const float* xs, int tile, int at, const bool (&odd)[NR]) {
   const int lane = w.lane;
   uint4 v[NR];
 #pragma unroll
   for (int n = 0; n < NR; n++) {
     v[n] = w.ring[((w.slot * NR + n) * PIECE + c) * 32 + lane];
-    if (c * CHUNK + lane * VPL >= left) v[n] = make_uint4(0, 0, 0, 0);
+    if (!FULL && c * CHUNK + lane * VPL >= left) v[n] = make_uint4(0, 0, 0, 0);
   }
 #if BLOCKED
   float part[NR][ROWS];
@@ -225,19 +230,21 @@ __device__ __forceinline__ void load(Share& share, const float* from, int k, int
 }
 
 // Brings x[*][k0, k0 + tile) into shared memory, zeros past K and past the last row, and adds the
-// squares: slot s owns the values 4s mod 4 SLOTS, in ascending order, whatever the tile. gain: this
-// thread's first share of it, which is constant and was fetched before x was there (few rows only).
-__device__ __forceinline__ void stage(const Mat& m, const Share& gain, float* xs, float (*squares)[SLOTS], int k0, int tile) {
+// squares: slot s owns the values 4s mod 4 SLOTS, in ascending order, whatever the tile. gain, first:
+// this thread's first share of the gain, which is constant and was fetched before x was there (few
+// rows only), and of x's row 0 (if EARLY < DEPTH).
+__device__ __forceinline__ void stage(const Mat& m, const Share& gain, const Share& first, float* xs, float (*squares)[SLOTS], int k0, int tile) {
   const int end = m.K - k0 < tile ? m.K : k0 + tile;
-  for (int first = threadIdx.x * 4; first < tile; first += LOADS * THREADS * 4) {
+  for (int begin = threadIdx.x * 4; begin < tile; begin += LOADS * THREADS * 4) {
+    const bool is_first = k0 + begin == threadIdx.x * 4;
     Share g = gain;
-    if (m.gain && (ROWS >= 4 || k0 + first != threadIdx.x * 4)) load(g, m.gain, k0 + first, end);
+    if (m.gain && (ROWS >= 4 || !is_first)) load(g, m.gain, k0 + begin, end);
     for (int r = 0; r < ROWS; r++) {
-      Share x;
-      load(x, m.x + r * m.ldx, k0 + first, r < m.rows ? end : 0);
+      Share x = first;
+      if (EARLY == DEPTH || r || !is_first) load(x, m.x + r * m.ldx, k0 + begin, r < m.rows ? end : 0);
 #pragma unroll
       for (int i = 0; i < LOADS; i++) {
-        const int at = first + i * THREADS * 4, k = k0 + at;
+        const int at = begin + i * THREADS * 4, k = k0 + at;
         float4 v = x.v[i];
         if (at < tile) {
           if (m.gain && r < m.rows && k < m.K) {
@@ -263,43 +270,25 @@ __device__ __forceinline__ float factor_of(const Mat& m, const float* squares, i
   return m.gain ? 1.0f / sqrtf(warp_sum(s) / (float)m.K + m.eps) : 1.0f;
 }
 
-// What becomes of one product: element `at` of row r; a pair's second product lies ROWS further on.
-template <int MODE>
-__device__ __forceinline__ void finish(const Mat& m, const float* out, int at, int r, float factor) {
-  float* y = m.y + r * m.ldy + at;
-  const float a = out[0] * factor;
-  if (MODE == PLAIN) *y = a;
-  if (MODE == RESIDUAL) *y += a;
-  if (MODE == PLAIN || MODE == RESIDUAL) return;
-  const float b = out[ROWS] * factor, gate = 1.0f / (1.0f + expf(-a));
-  if (MODE == GATED) {
-    *y = gate * a * b;
-    return;
-  }
-  float* s = m.memory + (i64)state_of(m.state, r, STREAM) * (m.N / 2) + at;
-  const float next = fmaf(gate, *s, (1.0f - gate) * b);
-  *s = next;
-  *y = next;
-}
-
-template <int MODE>
-__device__ __forceinline__ void matvec(const Mat& m) {
-  const bool paired = MODE == GATED || MODE == RECURRENT;
-  const int RESULTS = paired ? NR / 2 : NR;
-  extern __shared__ float4 shared[];
+extern "C" __global__ void __launch_bounds__(THREADS, 1) matvec(const Mat m) {
+  extern __shared__ __align__(128) float4 shared[];    // copies to lines of 128 bytes land twice as fast
   __shared__ float squares[ROWS][SLOTS], factors[WARPS][ROWS], out[WARPS][NR * ROWS];
   __shared__ u64 landed[WARPS][DEPTH];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int results = paired ? m.N / 2 : m.N, share = WARPS * RESULTS * gridDim.x;
+  const int share = WARPS * results_at_once(m) * gridDim.x;
   const int longest = (m.K < HELD ? m.K + STEP - 1 : HELD) / STEP * STEP;
   float* xs = (float*)shared;                          // [ROWS][a tile], then the ring
-  Stream<paired> w(m, xs + ROWS * longest, landed[warp]);
+  Stream w(m, xs + ROWS * longest, landed[warp]);
   grid_release();
-  w.fill();
-  Share gain;
+  w.fill(0, EARLY);
+  Share gain, first;
   if (m.gain && ROWS < 4) load(gain, m.gain, threadIdx.x * 4, m.K);   // many rows need the registers
   grid_wait();
-  for (int round = 0; round * share < results; round++) {
+  if (EARLY < DEPTH) {
+    load(first, m.x, threadIdx.x * 4, m.K < HELD ? m.K : HELD);
+    w.fill(EARLY, DEPTH);
+  }
+  for (int round = 0; round * share < results_of(m); round++) {
     float acc[NR][ROWS];
 #pragma unroll
     for (int n = 0; n < NR; n++)
@@ -307,21 +296,25 @@ __device__ __forceinline__ void matvec(const Mat& m) {
       for (int r = 0; r < ROWS; r++) acc[n][r] = 0.0f;
     i64 at[NR];
     bool odd[NR];
-    w.take(round, at);
+    rows_of(m, round, at);
 #pragma unroll
     for (int n = 0; n < NR; n++) odd[n] = (at[n] + lane * VPL) / 32 % 2;
     for (int k0 = 0; k0 < m.K; k0 += HELD) {
       const int left = m.K - k0 < HELD ? m.K - k0 : HELD, tile = (left + STEP - 1) / STEP * STEP;
       if (round == 0 || m.K > HELD) {
         if (round || k0) __syncthreads();              // until no warp needs the tile before
-        stage(m, gain, xs, squares, k0, tile);
+        stage(m, gain, first, xs, squares, k0, tile);
         __syncthreads();
       }
       for (int k = 0; k < tile; k += STEP) {
         w.wait();
-#pragma unroll 2
-        for (int c = 0; c < PIECE; c++)
-          if (k + c * CHUNK < left) use(w, c, left - k, acc, xs, tile, k + c * CHUNK, odd);
+        if (left - k >= STEP) {
+#pragma unroll
+          for (int c = 0; c < PIECE; c++) use<true>(w, c, STEP, acc, xs, tile, k + c * CHUNK, odd);
+        } else {
+#pragma unroll 1
+          for (int c = 0; c < PIECE && k + c * CHUNK < left; c++) use<false>(w, c, left - k, acc, xs, tile, k + c * CHUNK, odd);
+        }
         w.turn();
       }
     }
@@ -339,15 +332,18 @@ __device__ __forceinline__ void matvec(const Mat& m) {
       }
     __syncwarp();
     // Rows of x in order: those of one stream follow each other through its memory.
-    const int mine = result_of<paired>(round, lane), n = lane * (paired ? 2 : 1);
-    if (lane < RESULTS && mine < results)
-      for (int r = 0; r < m.rows; r++) finish<MODE>(m, &out[warp][n * ROWS + r], mine, r, factors[warp][r]);
+    const int i = result_of(m, round, lane), n = lane * (NR / results_at_once(m));
+    if (lane < results_at_once(m) && i < results_of(m))
+      for (int r = 0; r < m.rows; r++) {
+        const float* sums = &out[warp][n * ROWS + r];
+        const float factor = factors[warp][r], a = sums[0] * factor, b = is_paired(m.mode) ? sums[ROWS] * factor : 0.0f;
+        float* y = m.y + r * m.ldy + i;
+        finish(m.mode, y, a, b);
+        if (m.mode != RECURRENT) continue;
+        float* held = m.memory + (i64)state_of(m.state, r, STREAM) * (m.N / 2) + i;
+        const float gate = sigmoid(a);
+        *y = *held = fmaf(gate, *held, (1.0f - gate) * b);
+      }
     __syncwarp();
   }
 }
-
-#define BOUNDS __launch_bounds__(THREADS)
-extern "C" __global__ void BOUNDS matvec_plain(const Mat m) { matvec<PLAIN>(m); }
-extern "C" __global__ void BOUNDS matvec_residual(const Mat m) { matvec<RESIDUAL>(m); }
-extern "C" __global__ void BOUNDS matvec_gated(const Mat m) { matvec<GATED>(m); }
-extern "C" __global__ void BOUNDS matvec_recurrent(const Mat m) { matvec<RECURRENT>(m); }

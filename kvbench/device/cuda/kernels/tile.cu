@@ -1,6 +1,6 @@
 // Products of a prefill tile on tensor cores: y[r] = W x[r] for up to 64 rows, W read once. Compile
 // with -DWT=F16|Q8|Q4. Three kernels: tile_split prepares x, tile_multiply sums over slices of K,
-// tile_<mode> adds the slices and does what the mode asks.
+// tile_finish or tile_recur adds the slices and does what the mode asks.
 //
 // The precision is float32's. Each row of x is scaled by a power of two and split into two halves,
 // x = hi + lo; a weight is exact in half precision (f16, or the integer of a block type), and both
@@ -24,8 +24,6 @@
 #define X_PIECES (TILE * DEPTH / 4)                    // of 16 bytes: 4 values, hi and lo
 #define STAGE_BYTES (W_BYTES + X_PIECES * 16)
 
-enum Mode { PLAIN, RESIDUAL, GATED, RECURRENT };
-
 struct Tile {
   const u8* w;          // as matvec.cu lays it out
   const u16* scale;     // likewise
@@ -38,7 +36,7 @@ struct Tile {
   float* factors;       // [TILE] what the sums of a row are multiplied by
   float* sums;          // [slices][TILE][N]
   i64 ldx, ldy;
-  int K, N, rows, slices;
+  int K, N, rows, slices, mode;
   float eps;
 };
 
@@ -281,25 +279,20 @@ __device__ __forceinline__ float total(const Tile& m, int r, int n) {
 
 // 32 columns of y a block, a warp per row. RECURRENT: one block has all rows of its columns, as
 // those of one stream follow each other through its memory.
-template <int MODE>
-__device__ __forceinline__ void finish(const Tile& m) {
-  __shared__ float gates[MODE == RECURRENT ? TILE : 1][32], inputs[MODE == RECURRENT ? TILE : 1][32];
-  const bool paired = MODE == GATED || MODE == RECURRENT;
+template <bool RECURRING>
+__device__ __forceinline__ void finish_tile(const Tile& m) {
+  __shared__ float gates[RECURRING ? TILE : 1][32], inputs[RECURRING ? TILE : 1][32];
+  const bool paired = is_paired(m.mode);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int width = paired ? m.N / 2 : m.N, at = blockIdx.x * 32 + lane;
   grid_release();
   grid_wait();
   for (int r = blockIdx.y * WARPS + warp; r < m.rows && at < width; r += gridDim.y * WARPS) {
-    float* y = m.y + r * m.ldy + at;
-    const float a = total(m, r, at);
-    if (MODE == PLAIN) *y = a;
-    if (MODE == RESIDUAL) *y += a;
-    if (!paired) continue;
-    const float b = total(m, r, at + width), gate = 1.0f / (1.0f + expf(-a));
-    if (MODE == GATED) *y = gate * a * b;
-    if (MODE == RECURRENT) gates[r][lane] = gate, inputs[r][lane] = (1.0f - gate) * b;
+    const float a = total(m, r, at), b = paired ? total(m, r, at + width) : 0.0f;
+    finish(m.mode, m.y + r * m.ldy + at, a, b);
+    if (RECURRING) gates[r][lane] = sigmoid(a), inputs[r][lane] = (1.0f - sigmoid(a)) * b;
   }
-  if (MODE != RECURRENT) return;
+  if (!RECURRING) return;
   __syncthreads();
   if (warp != 0 || at >= width) return;
   int stream = -1;
@@ -314,7 +307,5 @@ __device__ __forceinline__ void finish(const Tile& m) {
   }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) tile_plain(const Tile m) { finish<PLAIN>(m); }
-extern "C" __global__ void __launch_bounds__(THREADS) tile_residual(const Tile m) { finish<RESIDUAL>(m); }
-extern "C" __global__ void __launch_bounds__(THREADS) tile_gated(const Tile m) { finish<GATED>(m); }
-extern "C" __global__ void __launch_bounds__(THREADS) tile_recurrent(const Tile m) { finish<RECURRENT>(m); }
+extern "C" __global__ void __launch_bounds__(THREADS) tile_finish(const Tile m) { finish_tile<false>(m); }
+extern "C" __global__ void __launch_bounds__(THREADS) tile_recur(const Tile m) { finish_tile<true>(m); }
