@@ -68,17 +68,20 @@ def against_sweep(path: Path) -> list[Prediction]:
     """Every arm of a sweep that the model describes; of ``decode-1.jsonl`` they are named #1."""
     number = path.stem.removeprefix("decode-")
     machine: _Machine | None = None
-    resident: dict[tuple[str, str, int], float] = {}
     found: list[Prediction] = []
-    for line in _lines(path):
+    lines = list(_lines(path))
+    resident = {
+        (line.model, line.kv, line.rows): median(line.token_ms) / 1e3
+        for line in lines
+        if line.arm == "resident" and line.token_ms
+    }
+    for line in lines:
         if line.rates:
             machine = _machine(line.rates)
-        elif machine is not None and line.token_ms:
-            key = (line.model, line.kv, line.rows)
-            if line.arm == "resident":
-                resident[key] = median(line.token_ms) / 1e3
-            elif line.arm in ARMS and key in resident:
-                found.append(_predict(number, line, machine, resident[key]))
+        elif machine is not None and line.token_ms and line.arm in ARMS:
+            token_s = resident.get((line.model, line.kv, line.rows))
+            if token_s is not None:
+                found.append(_predict(number, line, machine, token_s))
     return found
 
 

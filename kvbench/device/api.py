@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from kvbench.device.context import Context
 from kvbench.device.hooks import Hooks
@@ -391,7 +391,7 @@ class Device(ABC):
             self._close_queue(queue)
         self.queues.clear()
 
-    def __enter__(self) -> Device:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -65,7 +65,7 @@ def decode(engine: Engine, blocks: int) -> tuple[list[float], str, str]:
     def sink(step: StepOutput) -> None:
         stamps.append(time.perf_counter())
         tokens.update(step.tokens.tobytes())
-        logits.update(np.ascontiguousarray(step.logits))
+        logits.update(np.ascontiguousarray(step.logits).data)
         last[0] = int(step.tokens[0])
 
     engine.generate({0: 1}, WARMUP + blocks * STEPS, sink)
@@ -91,6 +91,7 @@ def arm(model: Any, name: str, rows: int, settings: DecoderSettings) -> dict[str
         free = engine.devices[0].free_bytes()
         took, tokens, logits = decode(engine, blocks)
         stage = engine.stages[0]
+        kernels: Any = stage.kernels
         return {
             "arm": name,
             "rows": rows,
@@ -100,11 +101,7 @@ def arm(model: Any, name: str, rows: int, settings: DecoderSettings) -> dict[str
             "token_ms": [round(t * 1e3, 4) for t in took],
             "copies_alone_ms": round(alone * 1e3, 4),
             "window_bytes": moved,
-            "weight_bytes": sum(
-                b.nbytes
-                for b in stage.kernels.held.buffers()
-                if "embed" not in b.name  # type: ignore[attr-defined]
-            ),
+            "weight_bytes": sum(b.nbytes for b in kernels.held.buffers() if "embed" not in b.name),
             "tokens": tokens,
             "logits": logits,
             "telemetry": stage.pipeline.telemetry.as_dict(),

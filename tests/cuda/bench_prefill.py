@@ -20,7 +20,7 @@ from kvbench.decoder.settings import DecoderSettings
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch
 from kvbench.device.cuda.kernel_set import CudaKernels
-from kvbench.device.cuda.products import address
+from kvbench.device.cuda.products import Mode, Product, address
 from kvbench.device.cuda.rates import measure, seconds
 from kvbench.device.cuda.tiles import TileProducts, slices
 from kvbench.device.cuda.weights import DeviceWeights, Matrix
@@ -32,7 +32,7 @@ ROUNDS = 3
 COPIES = 6
 """Of each matrix in the second part: more bytes than the L2 cache holds."""
 
-LAYER = (
+LAYER: tuple[tuple[str, int, int, Mode, bool], ...] = (
     ("wqkv", 6144, 4096, "plain", True), ("wo", 4096, 4096, "residual", False),
     ("w_gate_up", 28672, 4096, "gated", True), ("w_down", 4096, 14336, "residual", False),
     ("w_rec", 8192, 4096, "recurrent", True),
@@ -117,11 +117,12 @@ def layer(weight_type: Any) -> None:
                 assert isinstance(matrix, Matrix)
                 if i == 0:
                     tiles = TileProducts(device, [matrix])
-                launches += tiles.launches(
-                    matrix, TILE, address(x), k, address(y), n, mode=mode,
+                product = Product(
+                    matrix, address(x), k, address(y), n, mode,
                     gain=address(gain) if gained else None, memory=address(memory),
                     state=address(state), eps=1e-5,
                 )  # fmt: skip
+                launches += tiles.launches(product, TILE)
             parts = [microseconds(device, launches[at::3]) for at in range(3)]
             parts.append(3 * microseconds(device, launches))
             shown = " ".join(f"{part:6.1f}" for part in parts)

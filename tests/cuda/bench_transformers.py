@@ -126,7 +126,7 @@ def main() -> None:
     ):  # fmt: skip
         settings = DecoderSettings(
             device="cuda", weight_type="f16", graphs=True, budget_mib=0, row_multiple=512,
-            **arm,  # type: ignore[arg-type]
+            **arm,
         )  # fmt: skip
         with Engine(opened, settings, 1, context + 64) as engine:
             begin = time.perf_counter()
@@ -141,7 +141,7 @@ def main() -> None:
                 stamps.append(time.perf_counter())
 
             engine.generate({0: prompt[-1]}, STEPS + 1, sink)
-            found = {
+            found: dict[str, Any] = {
                 "tokens": tokens,
                 "token_ms": round((stamps[-1] - stamps[8]) / (STEPS - 8) * 1e3, 3),
                 "prefill_tok_s": round(len(prompt) / prefill),
@@ -152,7 +152,7 @@ def main() -> None:
     with CudaDevice("hf") as device:
         held = device_weights(config, opened.weights, device, "f16", range(config.n_layers))
         model = hf_model(config, held)
-        plain = None
+        plain: list[int] | None = None
         for name, offload in (
             ("warm-up", False),
             ("resident", False),

@@ -1,6 +1,6 @@
 """The journals of bench_decode and bench_split as a Markdown table.
 
-python -m tests.cuda.table results/h200/decode-2.jsonl
+python -m tests.cuda.table results/h200/decode-3.jsonl
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ def main() -> None:
     for a in found:
         at = (a["kv"], a["rows"])
         token, copies = median(a["token_ms"]), a.get("copies_alone_ms", 0.0)
-        share = f"{max(compute[at], copies) / token:.1%}" if at in compute else ""
+        share = f"{max(compute.get(at, 0.0), copies) / token:.1%}"
+        if at not in compute:  # the ceiling is at least the copies
+            share = f"≥ {share}" if copies else ""
         gain = f"{ordered[at] / token - 1:+.1%}" if at in ordered else ""
         link = f"{a['window_bytes'] / token / 1e6:.1f}" if a.get("window_bytes") else ""
         base = f"{compute[at]:.2f}" if at in compute else ""

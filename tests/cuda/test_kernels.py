@@ -498,7 +498,8 @@ def test_layers(device: CudaDevice, rng: Rng, make_kernels: Any, kind: Any, tile
     np.testing.assert_array_equal(x, w["embed"][tokens].astype(np.float32))
 
     def norm(x: F64, gain: Any) -> F64:
-        return x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5) * gain
+        scaled: F64 = x / np.sqrt(np.mean(x**2, axis=1, keepdims=True) + 1e-5) * gain
+        return scaled
 
     states = rng.standard_normal((16, d), np.float32)
     memory = device.alloc("memory", states.nbytes)

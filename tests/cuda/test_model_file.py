@@ -51,7 +51,7 @@ def test_tokens_are_the_cpus(device: CudaDevice, prompt: list[int], kv_type: str
 @pytest.mark.parametrize("weight_type", ["f32", "f16", "q8_0"])
 def test_arms_are_exact(device: CudaDevice, prompt: list[int], weight_type: str) -> None:
     """The ring at any depth gives the resident logits, byte for byte."""
-    shape = {"device": "cuda", "weight_type": weight_type, "audit": True}
+    shape: dict[str, Any] = {"device": "cuda", "weight_type": weight_type, "audit": True}
     plain = decode(prompt, resident=True, **shape)
     for depth in (0, 1, 2, 4):
         got = decode(prompt, depth=depth, graphs=depth > 0, **shape)

@@ -30,7 +30,7 @@ from kvbench.device.cuda.source import (
 from kvbench.errors import UsageError
 
 FILES = ("matvec", "tile", "attend", "rows", "tokens", "weights")
-TYPES = {
+TYPES: dict[str, type] = {
     "int": ctypes.c_int,
     "i64": ctypes.c_int64,
     "u64": ctypes.c_uint64,
@@ -53,7 +53,7 @@ def structures() -> dict[str, type[ctypes.Structure]]:
                 if match is None:
                     assert not declaration.strip() or "#" in declaration, declaration
                     continue
-                kind = ctypes.c_void_p if match[2] else (TYPES | found)[match[1]]
+                kind: Any = ctypes.c_void_p if match[2] else (TYPES | found)[match[1]]
                 for field in match[3].split(", "):
                     bare, _, extent = field.partition("[")
                     fields.append((bare, kind * number(extent[:-1], text) if extent else kind))

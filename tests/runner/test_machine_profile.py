@@ -227,6 +227,7 @@ def test_measured_sweeps_are_predicted_and_every_error_is_printed(
     assert {name: len(found) for name, found in by_sweep.items()} == {
         "decode-1": 18,
         "decode-2": 11,
+        "decode-3": 5,
     }
     found = [p for each in by_sweep.values() for p in each]
     assert max(abs(p.error) for p in found) < 8

@@ -89,10 +89,10 @@ which two fit can land unevenly (docs/LOG.md)."""
 
 BLOCKED_CUTS = {
     1: (Cut(16, 2, 2, 4, 16384, 2), Cut(16, 2, 2, 2, 28672, 2)),
-    2: (Cut(8, 2, 3, 4, 12288, 3),),
+    2: (Cut(16, 2, 2, 2, 12288, 2),),
     4: (Cut(16, 2, 2, 2, 8192, 2),),
     8: (Cut(8, 4, 2, 2, 4096, 2),),
-    16: (Cut(8, 2, 2, 2, 2048, 2),),
+    16: (Cut(8, 4, 1, 2, 2048, 1),),
 }
 """The same for weights with a scale per 32 values, which are read ahead too."""
 
