@@ -99,7 +99,7 @@ class Experiment:
     def _rehearse(self) -> None:
         wanted = [c for c in self.cells if self._needs_rehearsal(c)]
         if not wanted and not any(cell.runs for cell in self.state.cells.values()):
-            wanted = [self.cells[0]]
+            wanted = needs.to_rehearse(self.cells)
         rehearsed: dict[str, Rehearsed] = {}
         links = dict(self.plan.links)
         for cell in wanted:

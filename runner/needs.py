@@ -56,20 +56,26 @@ def disk_bytes(suite: Suite, cells: Sequence[Cell]) -> int:
     return count_runs(suite, cells) * BYTES_PER_RUN + SPARE_DISK
 
 
+def to_rehearse(cells: Sequence[Cell]) -> list[Cell]:
+    """Of each model the cells of least and of greatest extent: others lie between them."""
+    chosen: dict[str, Cell] = {}
+    for model in dict.fromkeys(cell.model for cell in cells):
+        alike = [cell for cell in cells if cell.model == model]
+        for cell in (min(alike, key=_extent), max(alike, key=_extent)):
+            if _extent(cell) not in {_extent(c) for c in chosen.values() if c.model == model}:
+                chosen[cell.name] = cell
+    return list(chosen.values())
+
+
 def estimate(
     suite: Suite, cells: Sequence[Cell], rehearsed: Mapping[str, Rehearsed], gated: set[str]
 ) -> Needs:
-    """Scale the rehearsals: a cell without its own takes the first one's, by tokens decoded."""
-    first_name, first = next(iter(rehearsed.items()))
-    first_tokens = _tokens(next(cell for cell in cells if cell.name == first_name))
+    """Scale the rehearsals: a cell without its own lies between two others by its extent."""
+    ends = [(cell, rehearsed[cell.name]) for cell in cells if cell.name in rehearsed]
     seconds = 0.0
     for cell in cells:
         own = rehearsed.get(cell.name)
-        if own is None:
-            start = first.wall_s - first.decode_s
-            one = start + first.decode_s * _tokens(cell) / first_tokens
-        else:
-            one = own.wall_s
+        one = own.wall_s if own is not None else _between(cell, ends)
         link = cell.link
         if link is not None and link.ratio is not None and own is not None:
             one += own.decode_s * link.ratio  # the ordered path waits for its copies
@@ -79,8 +85,28 @@ def estimate(
     return Needs(count_runs(suite, cells), seconds, ram, disk_bytes(suite, cells))
 
 
+def _between(cell: Cell, ends: Sequence[tuple[Cell, Rehearsed]]) -> float:
+    """Seconds of a run: its start, and a time for each token, both linear in the extent."""
+    alike = [end for end in ends if end[0].model == cell.model] or list(ends)
+    low = min(alike, key=lambda end: _extent(end[0]))
+    high = max(alike, key=lambda end: _extent(end[0]))
+    span = _extent(high[0]) - _extent(low[0])
+    share = (_extent(cell) - _extent(low[0])) / span if span else 0.0
+    starts, tokens = (
+        [found.wall_s - found.decode_s for _, found in (low, high)],
+        [found.decode_s / _tokens(end) for end, found in (low, high)],
+    )
+    start, token = (a + (b - a) * share for a, b in (starts, tokens))
+    return start + token * _tokens(cell)
+
+
 def _tokens(cell: Cell) -> int:
     return (cell.workload.generate + cell.workload.warmup) * cell.workload.sequences
+
+
+def _extent(cell: Cell) -> int:
+    """Tokens that are held at the end of a run: what its time and its memory grow with."""
+    return cell.workload.prompt_tokens * cell.workload.sequences + _tokens(cell)
 
 
 def refuse_before_rehearsal(suite: Suite, cells: Sequence[Cell], directory: Path) -> None:
