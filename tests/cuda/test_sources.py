@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from kvbench.device.cuda import arguments, driver
+from kvbench.device.cuda.products import MODES
 from kvbench.device.cuda.source import (
     BLOCKED,
     BLOCKED_CUTS,
@@ -87,6 +88,11 @@ def test_arguments_match_the_sources() -> None:
     assert packed.keys() == declared.keys()
     for name, cls in packed.items():
         assert layout(cls) == layout(declared[name]), name
+
+
+def test_modes_are_numbered_as_in_the_sources() -> None:
+    declared = re.search(r"enum Mode \{ (.*?) \};", source("matvec"))
+    assert declared is not None and declared[1].lower().split(", ") == list(MODES)
 
 
 def nvrtc_compile(text: str, defines: Defines) -> str | None:

@@ -271,7 +271,7 @@ __device__ __forceinline__ float factor_of(const Mat& m, const float* squares, i
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1) matvec(const Mat m) {
-  extern __shared__ __align__(128) float4 shared[];    // copies to lines of 128 bytes land twice as fast
+  extern __shared__ __align__(128) float4 shared[];    // bulk copies to elsewhere are up to a third slower
   __shared__ float squares[ROWS][SLOTS], factors[WARPS][ROWS], out[WARPS][NR * ROWS];
   __shared__ u64 landed[WARPS][DEPTH];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
