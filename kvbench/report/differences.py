@@ -10,10 +10,15 @@ from kvbench.report.words import NONE, visible
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """``{"a": {"b": 1}}`` as ``{"a.b": "1"}``; lists are joined, empty parts shown as such."""
+    """``{"a": {"b": 1}}`` as ``{"a.b": "1"}``; lists are joined, empty parts shown as such.
+
+    Tables in a list are numbered: ``{"a": [{"b": 1}]}`` is ``{"a.0.b": "1"}``.
+    """
     rows: dict[str, str] = {}
     for key, value in tree.items():
         name = f"{prefix}{visible(key)}"
+        if _is_list(value) and any(isinstance(item, Mapping) for item in value):
+            value = {str(i): item for i, item in enumerate(value)}
         if isinstance(value, Mapping) and value:
             rows.update(flatten(value, f"{name}."))
         else:
@@ -21,12 +26,16 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return rows
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)
+
+
 def _leaf(value: Any) -> str:
     if value is None or value == {} or value == []:
         return NONE
     if isinstance(value, bool):
         return "yes" if value else "no"
-    if isinstance(value, Sequence) and not isinstance(value, str):
+    if _is_list(value):
         return ", ".join(_leaf(item) for item in value)
     return visible(value)
 

@@ -239,3 +239,13 @@ def test_progress_counts_steps_that_come_again(capsys: pytest.CaptureFixture[str
         progress.step("another", left_s=0)
     said = [line.split()[0] for line in capsys.readouterr().err.splitlines()]
     assert said == ["[1/2]", "[2/2]", "[3/4]", "[4/4]"]
+
+
+def test_tables_in_a_list_are_rows_like_any_other() -> None:
+    """A machine's GPUs are a list of tables."""
+    gpus = [{"name": "NVIDIA H200", "ecc": 1, "mig": None}, {"name": "other"}]
+    shown = samples.summary(samples.cell("main"), environment={"machine": {"gpus": gpus}})
+    for text in (render_markdown(shown), render_html(shown)):
+        assert "machine.gpus.0.name" in text and "NVIDIA H200" in text
+        assert "machine.gpus.1.name" in text
+        assert "{'name'" not in text and "{&#39;name" not in text
