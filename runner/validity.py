@@ -1,4 +1,4 @@
-"""METHOD.md's first verdict: what makes a cell's comparison INVALID, and with which exit code."""
+"""METHODOLOGY.md's first verdict: what makes a comparison INVALID, and with which exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Invalid(NamedTuple):
 
 
 def why_invalid(suite: Suite, cell: Cell, state: CellState) -> Invalid | None:
-    """The first reason in the order of METHOD.md, or None."""
+    """The first reason in the order of METHODOLOGY.md, or None."""
     if (gate := _gate(suite, state)) is not None:
         return gate
     if (failed := state.failure) is not None:

@@ -12,7 +12,7 @@ from kvbench.records.gate import Divergence, Side
 T = TypeVar("T", str, int)
 
 DELIVERED = ("early", "late", "ordered")
-"""Kinds of one payload that differ in *when* it moves: parity is over their sum (METHOD.md)."""
+"""Kinds of one payload that differ in *when* it moves: parity is over their sum."""
 
 EXACT_HASHES = ("tokens", "logits", "audit")
 """Digests that must be equal where both arms give them."""

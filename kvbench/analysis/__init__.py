@@ -1,1 +1,1 @@
-"""METHOD.md's statistics: order, estimate, doubts, verdict, and the simulation that checks them."""
+"""The statistics of METHODOLOGY.md: order, estimate, doubts, verdict, and their simulation."""

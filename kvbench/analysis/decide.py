@@ -1,4 +1,4 @@
-"""The verdict rules of METHOD.md, on numbers alone."""
+"""The verdict rules of METHODOLOGY.md, on numbers alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""METHOD.md's claims about its own verdicts, each checked by simulation.
+"""METHODOLOGY.md's claims about its own verdicts, each checked by simulation.
 
 ``kvbench validate`` prints this; results/validation/ holds its committed output.
 """
@@ -63,7 +63,7 @@ def _row(design: Design, blocks: int, world: World, experiments: int, seed: int)
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of METHOD.md or of the project's goals, the rows it is about, and its bounds."""
+    """A sentence of METHODOLOGY.md or of the project's goals, its rows and its bounds."""
 
     text: str
     about: Callable[[Row], bool]

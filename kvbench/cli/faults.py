@@ -16,9 +16,10 @@ HEADER = """# Planted faults
 
 Written by `kvbench faults --write docs/FAULTS.md`, which runs every fault in the scenario where it
 shows and every scenario without one (`kvbench gate sensitivity`). *Threads*: the output hash under
-real threads differs. *Orders*: seeds of the schedule explorer, of 12, under which it differs.
-*Races*: the happens-before check of a run in issue order, in which nothing can corrupt. *Delivery*:
-the copies of the op log against the windows they should fill.
+real threads differs, in this one run: that is a matter of timing. *Orders*: seeds of the schedule
+explorer, of 12, under which it differs. *Races*: the happens-before check of a run in issue order,
+in which nothing can corrupt. *Delivery*: the copies of the op log against the windows they should
+fill.
 
 """
 

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ from kvbench.environment import gpu, privacy, system
 from kvbench.environment.system import ROOT
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+_RUN = ("kvbench", "gates", "runner", "configs", "pyproject.toml", "setup.py")
+"""What of the checkout decides what runs: a result or a suite beside it changes nothing."""
 _LIBRARIES = ("numpy", "cupy-cuda12x", "cupy-cuda13x", "tokenizers", "gguf")
 
 
@@ -87,7 +90,7 @@ def software() -> dict[str, Any]:
     """Versions of the harness and of the libraries that its own engines use."""
     return {
         "kvbench": kvbench.__version__,
-        "revision": git_state(CHECKOUT) if (CHECKOUT / "pyproject.toml").is_file() else None,
+        "revision": git_state(CHECKOUT, _RUN) if (CHECKOUT / "pyproject.toml").is_file() else None,
         "python": sys.version.split()[0],
         "implementation": sys.implementation.name,
         "libc": "-".join(platform.libc_ver()),
@@ -102,13 +105,16 @@ def _version(package: str) -> str | None:
         return None
 
 
-def git_state(directory: Path) -> str | None:
-    """``<revision>`` or ``<revision>+dirty:<digest of the changes>``; None outside a repository."""
+def git_state(directory: Path, parts: Sequence[str] = (":/",)) -> str | None:
+    """``<revision>`` or ``<revision>+dirty:<digest of the changes>``; None outside a repository.
+
+    Only changes to ``parts`` count, and new files there.
+    """
     revision = _git(directory, "rev-parse", "HEAD")
     if revision is None:
         return None
-    changes = (_git(directory, "diff", "HEAD") or "") + (
-        _git(directory, "ls-files", "--others", "--exclude-standard", ":/") or ""
+    changes = (_git(directory, "diff", "HEAD", "--", *parts) or "") + (
+        _git(directory, "ls-files", "--others", "--exclude-standard", "--", *parts) or ""
     )
     if not changes.strip():
         return revision.strip()

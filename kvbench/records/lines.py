@@ -58,7 +58,7 @@ class RunLine(
     telemetry: dict[str, float] = {}
     """What the machine did during the run: see kvbench.environment.telemetry."""
     violations: tuple[str, ...] = ()
-    """Reasons of METHOD.md for which this run breaks the comparison (throttling, other load)."""
+    """Why this run breaks the comparison (METHODOLOGY.md: throttling, other load)."""
     details: str | None = None
     """Hash of details/<hash>.json with those fields of the result that did not fit the line."""
     worker: str | None = None

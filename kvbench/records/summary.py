@@ -15,7 +15,7 @@ SUMMARY_VERSION = 1
 
 
 class Verdict(enum.StrEnum):
-    """METHOD.md, in the order in which the first that holds is taken."""
+    """METHODOLOGY.md, in the order in which the first that holds is taken."""
 
     INVALID = "INVALID"
     EQUIVALENT = "EQUIVALENT"
@@ -123,7 +123,7 @@ class Comparison(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     baseline: str
     verdict: Verdict
     reason: str
-    """One sentence: which rule of METHOD.md decided, with its figures."""
+    """One sentence: which rule of METHODOLOGY.md decided, with its figures."""
     ratio: float | None = None
     ci95: tuple[float, float] | None = None
     """Ratios; unadjusted for the number of cells (M5)."""

@@ -80,7 +80,7 @@ class Timeouts(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Beyond these a run is not comparable (METHOD.md, INVALID)."""
+    """Beyond these a run is not comparable (METHODOLOGY.md, INVALID)."""
 
     other_cores: Annotated[float, Meta(ge=0)] | None = None
     """Cores' worth of CPU used by other processes; default: 0.5, or a tenth of all if more."""

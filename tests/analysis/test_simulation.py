@@ -1,4 +1,4 @@
-"""METHOD.md's table, from the project's own judging code: the fast version, for CI."""
+"""METHODOLOGY.md's table, from the project's own judging code: the fast version, for CI."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_blocks_keep_their_false_positive_rate(drift: str, ar1: float, blocks: i
 
 
 def test_the_designs_that_fail_are_seen_to_fail() -> None:
-    """METHOD.md: AAAA...BBBB 55-100%, ABAB + paired t 6-25%, unpaired <= 0.3% without power."""
+    """METHODOLOGY.md: AAAA...BBBB 55-100%, ABAB + paired t 6-25%, unpaired <= 0.3%."""
     world = World(drift="linear", ar1=0.6)
     assert simulate(world, 5, EXPERIMENTS, 1, "AAAABBBB + Welch").excludes_zero >= 0.55
     assert 0.06 <= simulate(world, 5, EXPERIMENTS, 1, "ABAB + paired t").excludes_zero <= 0.25

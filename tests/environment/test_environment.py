@@ -77,6 +77,13 @@ def test_a_repository_says_its_revision_and_its_changes(tmp_path: Path) -> None:
     assert dirty is not None and dirty.startswith(f"{clean}+dirty:")
     (tmp_path / "pyproject.toml").write_text("c")
     assert git_state(tmp_path) != dirty
+    git("checkout", "pyproject.toml")
+    (tmp_path / "notes.txt").write_text("new")
+    assert git_state(tmp_path) != clean
+    assert git_state(tmp_path, ("pyproject.toml", "src")) == clean
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "new.py").write_text("new")
+    assert git_state(tmp_path, ("pyproject.toml", "src")) != clean
 
 
 def write(root: Path, path: str, text: str) -> None:

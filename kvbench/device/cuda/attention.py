@@ -143,8 +143,8 @@ def attend_shared(kv: str, head_dim: int) -> int:
     """Dynamic shared memory of the attend kernel: the rows of K and of V that a block holds."""
     if head_dim not in FAST_HEADS:
         return 0
-    bits = {"F16": 16, "Q8": 34 * 8 // BLOCK, "Q4": 18 * 8 // BLOCK}[kv]
-    row = (bits * head_dim // 8 + 15) // 32 * 32 + 16
+    segment = {"F16": 2 * head_dim, "Q8": head_dim // BLOCK * 34, "Q4": head_dim // BLOCK * 18}[kv]
+    row = (segment + 15) // 32 * 32 + 16
     both = 2 * CHUNK_ROWS * row
     return both if both <= 48 << 10 else both // 2
 

@@ -131,10 +131,7 @@ def _function(gpu: int, file: str, name: str, defines: Defines) -> Function:
 
 def function(file: str, name: str, **defines: object) -> Function:
     """Kernel ``name`` of ``kernels/<file>.cu``, compiled at first use (CuPy keeps it on disk)."""
-    import cupy
-
-    gpu = cupy.cuda.runtime.getDevice()
-    return _function(gpu, file, name, tuple((k, str(v)) for k, v in sorted(defines.items())))
+    return _function(_current(), file, name, tuple((k, str(v)) for k, v in sorted(defines.items())))
 
 
 @cache
@@ -158,23 +155,25 @@ def _attribute(gpu: int, name: str) -> int:
 
 def multiprocessors() -> int:
     """Multiprocessors of the current GPU."""
-    import cupy
-
-    return _attribute(cupy.cuda.runtime.getDevice(), "MultiProcessorCount")
+    return _attribute(_current(), "MultiProcessorCount")
 
 
 def shared_memory() -> int:
     """Bytes of shared memory that a block of the current GPU can have."""
-    import cupy
-
-    return _attribute(cupy.cuda.runtime.getDevice(), _SHARED)
+    return _attribute(_current(), _SHARED)
 
 
 @cache
-def _programmatic() -> bool:
+def _programmatic(gpu: int) -> bool:
     import cupy
 
-    return int(cupy.cuda.Device().compute_capability) >= _FIRST_PROGRAMMATIC
+    return int(cupy.cuda.Device(gpu).compute_capability) >= _FIRST_PROGRAMMATIC
+
+
+def _current() -> int:
+    import cupy
+
+    return int(cupy.cuda.runtime.getDevice())
 
 
 class Launch:
@@ -202,7 +201,7 @@ class Launch:
         config.grid = (*grid, 1, 1)[:3]
         config.block = (*block, 1, 1)[:3]
         config.shared = shared
-        if overlap and _programmatic():
+        if overlap and _programmatic(_current()):
             self._attribute = _Attribute(_PROGRAMMATIC_SERIALIZATION)
             self._attribute.value.allowed = 1
             config.attributes = ctypes.pointer(self._attribute)

@@ -84,8 +84,8 @@ CUTS = {
     16: (Cut(8, 4, 2, 2, 2048, 2),),
 }
 """By rows, as measured (tests/cuda/bench_products.py): the first that holds x as a whole is taken,
-or the last. A block of one row takes more than half of a multiprocessor's shared memory: blocks of
-which two fit can land unevenly (docs/LOG.md)."""
+or the one that holds most. A block of one row takes more than half of a multiprocessor's shared
+memory: blocks of which two fit can land unevenly (docs/LOG.md)."""
 
 BLOCKED_CUTS = {
     1: (Cut(16, 2, 2, 4, 16384, 2), Cut(16, 2, 2, 2, 28672, 2)),
@@ -101,7 +101,7 @@ SMALL_CUTS = {
     2: Cut(8, 2, 3, 2, 4096, 3),
     4: Cut(8, 2, 2, 2, 2048, 2),
     8: Cut(8, 2, 2, 1, 1024, 2),
-    16: Cut(8, 2, 2, 1, 512, 2),
+    16: Cut(8, 2, 2, 1, 1024, 2),
 }
 """For a GPU with less shared memory than those are for; not measured."""
 
@@ -118,15 +118,16 @@ def cuts_of(weights: str, room: int = SHARED) -> dict[int, tuple[Cut, ...]]:
     found = {}
     for rows in ROW_VARIANTS:
         fitted = [cut.fitted(rows, weights, room) for cut in measured[rows]]
-        if not any(fitted):
-            fitted = [SMALL_CUTS[rows].fitted(rows, weights, room)]
+        if fitted != list(measured[rows]):
+            fitted.append(SMALL_CUTS[rows].fitted(rows, weights, room))
         found[rows] = tuple(cut for cut in fitted if cut is not None)
     return {rows: cuts for rows, cuts in found.items() if cuts}
 
 
 def cut_for(k: int, weights: str, cuts: Sequence[Cut]) -> Cut:
-    """The first of ``cuts`` that holds rows of ``k`` values as a whole, or the last."""
-    return next((cut for cut in cuts if cut.held(weights) >= k), cuts[-1])
+    """The first of ``cuts`` that holds ``k`` values of a row, or the one that holds most."""
+    whole = (cut for cut in cuts if cut.held(weights) >= k)
+    return next(whole, None) or max(cuts, key=lambda cut: cut.held(weights))
 
 
 Defines = tuple[tuple[str, str], ...]
@@ -144,12 +145,15 @@ def options(defines: Defines) -> tuple[str, ...]:
     return ("-std=c++17", "-fmad=false", *(f"-D{key}={value}" for key, value in defines))
 
 
-def sample_variants() -> Iterator[tuple[str, Defines]]:
-    """(file, defines) of every kind of variant, for a compiler without a GPU (the CI gate)."""
+def sample_variants(room: int = SHARED) -> Iterator[tuple[str, Defines]]:
+    """(file, defines) of every kind of variant, for a compiler without a GPU (the CI gate).
+
+    ``room``: shared memory of a block, which decides how products are cut.
+    """
     for weights in MACRO.values():
         yield "tokens", (("WT", weights),)
         yield "weights", (("WT", weights),)
-        for rows, cuts in cuts_of(weights).items():
+        for rows, cuts in cuts_of(weights, room).items():
             for cut in cuts:
                 shape = ((name, str(value)) for name, value in cut.defines().items())
                 yield "matvec", (("WT", weights), ("ROWS", str(rows)), *shape)

@@ -1,5 +1,5 @@
 // Put in front of every kernel file before it is compiled. Uses no header, so that NVRTC needs
-// nothing but itself. Every function here is a pure function of its arguments.
+// nothing but itself.
 
 typedef unsigned char u8;
 typedef unsigned short u16;
@@ -28,7 +28,8 @@ __device__ __forceinline__ int state_of(const int* state, int row, int column) {
 
 // One captured sequence runs many short kernels. With programmatic launch a kernel may begin
 // while the one before it ends: everything up to grid_wait() must touch constants (weights) only.
-// Every thread of every kernel passes grid_wait(), so that "finished" stays transitive.
+// Every thread of every such kernel passes grid_wait(), so that "finished" stays transitive; those of
+// weights.cu do not and are launched without overlap.
 __device__ __forceinline__ void grid_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
