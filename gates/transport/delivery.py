@@ -7,6 +7,7 @@ sequences are never moved (T9), and nothing waits for an event that was never re
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
 from gates.registry import GateOptions
 from gates.transport import checks
@@ -61,27 +62,49 @@ def run(options: GateOptions) -> GateReport:
 
 
 def verify(log: OpLog, pitch: int) -> tuple[str, int]:
-    """(what is wrong, windows checked): copies are collected per slot until their reader."""
+    """(what is wrong, windows checked): copies are collected per slot until their reader.
+
+    Every graph reads and stores once per split, so that the n-th attention over a split belongs to
+    its n-th store, whichever comes first.
+    """
     pending: dict[tuple[str, int], list[Entry]] = {}
-    stores: dict[tuple[str, int], Entry] = {}
+    stores: dict[tuple[str, int], Iterator[Entry]] = {
+        key: iter(found) for key, found in _by_split(log, "store").items()
+    }
     windows = 0
     for entry in log.entries:
         if entry.kind == "wait" and not entry.record:
             return f"{entry.queue} waits for {entry.label!r}, which was never recorded", windows
         if entry.kind != "op" or entry.split < 0:
             continue
-        device = entry.queue.removeprefix("graph:").split("/")[0]
-        if entry.site == "store":
-            stores[device, entry.split] = entry
-        elif entry.site in ("early", "late"):
+        device = _device(entry)
+        if entry.site in ("early", "late"):
             pending.setdefault((device, entry.slot), []).append(entry)
-        elif entry.site == "attend" and entry.slot >= 0:
+        elif entry.site == "attend":
+            store = next(stores.get((device, entry.split), iter(())), None)
+            if store is None:
+                return f"split {entry.split}: rows were read and never stored", windows
+            if entry.slot < 0:
+                continue
             copies = pending.pop((device, entry.slot), [])
-            problem = _window(entry, copies, stores[device, entry.split], pitch)
+            problem = _window(entry, copies, store, pitch)
             if problem:
                 return f"split {entry.split}, slot {entry.slot}: {problem}", windows
             windows += 1
     return "", windows
+
+
+def _device(entry: Entry) -> str:
+    return entry.queue.removeprefix("graph:").split("/")[0]
+
+
+def _by_split(log: OpLog, site: str) -> dict[tuple[str, int], list[Entry]]:
+    """Operations of ``site`` by device and split, in order."""
+    found: dict[tuple[str, int], list[Entry]] = {}
+    for entry in log.entries:
+        if entry.kind == "op" and entry.split >= 0 and entry.site == site:
+            found.setdefault((_device(entry), entry.split), []).append(entry)
+    return found
 
 
 def _window(attend: Entry, copies: list[Entry], store: Entry, pitch: int) -> str:

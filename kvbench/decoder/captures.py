@@ -67,7 +67,7 @@ class Captures:
         return captured
 
     def _key(self, batch: Batch) -> Hashable:
-        return batch.groups, batch.outputs, self.stage.pipeline.key()
+        return batch.groups, batch.outputs, batch.one_row_each, self.stage.pipeline.key()
 
     def _try(self, batch: Batch, geometry: Geometry) -> _Captured | None:
         """Capture this token's graph. Without memory for it the ring goes first, and the ordered

@@ -14,6 +14,7 @@ from kvbench.device.api import Device
 from kvbench.device.kernels import Batch
 from kvbench.device.kvtypes import KVType
 from kvbench.device.memory import Buffer, Space, Span
+from kvbench.device.ops import Op
 from kvbench.device.ranges import ranged
 from kvbench.transport.hooks import TransportHooks
 from kvbench.transport.pipeline import Pipeline
@@ -110,41 +111,43 @@ class Stage:
             else:
                 with ranged(f"split {item.split}"):
                     self._attend(item, batch)
-            self.device.submit(self.compute, self.kernels.mlp(item.layer, batch))
+            self._submit(self.kernels.mlp(item.layer, batch))
 
     def _attend(self, item: AttentionLayer, batch: Batch) -> None:
         """A transported layer. The store follows *ready* where the tail is written on the device:
         a delivery rounded up may read the row that is about to be stored (H4, H5)."""
-        kernels, split = self.kernels, item.split
+        kernels, place = self.kernels, self.settings.tail == "device"
+        self._submit(kernels.attn_in(item.layer, batch, place=place))
+        if not place:
+            self._store(item, batch)
+        with self.pipeline.window(item.split) as view:
+            where = {"split": item.split, "slot": self.pipeline.slot(item.split)}
+            if place:
+                self._submit(*kernels.place_and_attend(item.layer, batch, view, **where))
+                self._store(item, batch)
+            else:
+                self._submit(kernels.attend(item.layer, batch, view, **where))
+
+    def _store(self, item: AttentionLayer, batch: Batch) -> None:
         home = resident_view(item.storage)
-        self.device.submit(self.compute, kernels.attn_in(item.layer, batch))
-        if self.settings.tail == "host":
-            store = kernels.write_rows(batch, home, site="store", split=split)
-            self.device.submit(self.compute, store)
-            self.pipeline.stored(split)
-        with self.pipeline.window(split) as view:
-            slot = self.pipeline.slot(split)
-            if self.settings.tail == "device":
-                place = kernels.write_rows(batch, view, site="place", split=split, slot=slot)
-                self.device.submit(self.compute, place)
-                store = kernels.write_rows(batch, home, site="store", split=split)
-                self.device.submit(self.compute, store)
-                self.pipeline.stored(split)
-            attend = kernels.attend(item.layer, batch, view, split=split, slot=slot)
-            self.device.submit(self.compute, attend)
+        self._submit(self.kernels.write_rows(batch, home, site="store", split=item.split))
+        self.pipeline.stored(item.split)
 
     def _attend_in_place(self, item: AttentionLayer, batch: Batch) -> None:
         view = resident_view(item.storage)
-        self.device.submit(self.compute, self.kernels.attn_in(item.layer, batch))
-        self.device.submit(self.compute, self.kernels.write_rows(batch, view, site="place"))
-        self.device.submit(self.compute, self.kernels.attend(item.layer, batch, view))
+        self._submit(self.kernels.attn_in(item.layer, batch, place=True))
+        self._submit(*self.kernels.place_and_attend(item.layer, batch, view))
 
     def _recur(self, item: RecurrentLayer, batch: Batch) -> None:
         if item.home is not None:
             self.device.copy(self.compute, item.state, item.home, site="state")
-        self.device.submit(self.compute, self.kernels.recur(item.layer, batch, item.state))
+        self._submit(self.kernels.recur(item.layer, batch, item.state))
         if item.home is not None:
             self.device.copy(self.compute, item.home, item.state, site="state_store")
+
+    def _submit(self, *ops: Op) -> None:
+        for op in ops:
+            self.device.submit(self.compute, op)
 
     # ------------------------------------------------------------------ memory
     def _storage(self, layer: int, *, resident: bool) -> Storage:

@@ -86,6 +86,12 @@ class Batch:
         """Rows in the batch."""
         return sum(g.size for g in self.groups)
 
+    @property
+    def one_row_each(self) -> bool:
+        """No row attends to what another row of this batch stores: decode of separate streams."""
+        streams = {w.stream for w in self.where}
+        return not any(g.tile for g in self.groups) and len(streams) == self.n_rows
+
     def furthest(self, packed: bool) -> dict[int, int]:
         """Largest cell by lane (packed window) or by stream (resident storage)."""
         last: dict[int, int] = {}
@@ -178,8 +184,11 @@ class Kernels(ABC):
         """x[r] = embedding of the row's token; the audit sums start at zero."""
 
     @abstractmethod
-    def attn_in(self, layer: int, batch: Batch) -> Op:
-        """Norm, q/k/v products, rotary: ``q``, and the new K and V rows encoded in ``rows``."""
+    def attn_in(self, layer: int, batch: Batch, *, place: bool) -> Op:
+        """Norm, q/k/v products, rotary: ``q``, and the new K and V rows encoded in ``rows``.
+
+        ``place``: ``place_and_attend`` follows, and rotary and encoding may be left to it.
+        """
 
     @abstractmethod
     def write_rows(
@@ -192,6 +201,15 @@ class Kernels(ABC):
         self, layer: int, batch: Batch, view: View, *, split: int = -1, slot: int = -1
     ) -> Op:
         """Grouped-query attention of each row over its own rows 0..cell (or its cells)."""
+
+    def place_and_attend(
+        self, layer: int, batch: Batch, view: View, *, split: int = -1, slot: int = -1
+    ) -> Sequence[Op]:
+        """The new rows into ``view`` and attention over it; ``rows`` holds them afterwards."""
+        return (
+            self.write_rows(batch, view, site="place", split=split, slot=slot),
+            self.attend(layer, batch, view, split=split, slot=slot),
+        )
 
     @abstractmethod
     def recur(self, layer: int, batch: Batch, state: Span) -> Op:

@@ -146,10 +146,10 @@ def _step(device: VirtualDevice, pipeline: Pipeline, shape: Shape) -> None:
         if settings.tail == "host":
             _store(device, pipeline, split, shape.row_bytes)
         with pipeline.window(split):
-            if settings.tail == "device":
-                _store(device, pipeline, split, shape.row_bytes)
             reads = part * shape.read_share
             _kernel(device, pipeline, "attend", reads, split, pipeline.slot(split))
+            if settings.tail == "device":
+                _store(device, pipeline, split, shape.row_bytes)
         _kernel(device, pipeline, "mlp", part * (0.9 - shape.read_share))
     _kernel(device, pipeline, "head", shape.outside_s)
     pipeline.end()

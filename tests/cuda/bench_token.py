@@ -22,7 +22,7 @@ from kvbench.device.kvtypes import kv_type
 from kvbench.device.memory import Buffer
 from kvbench.device.ops import Op
 
-SITES = ("attn_in", "place", "attend", "recur", "mlp", "head", "choose")
+SITES = ("attn_in", "attend", "recur", "mlp", "head", "choose")
 SPARE = 128
 """Rows left free: each launch moves on by one."""
 
@@ -46,9 +46,8 @@ def operations(
             base = config.attention_layers.index(layer) * window
             view = View(cache, base, window // 2, window // 2, pitch, False)
             ops += [
-                kernels.attn_in(layer, batch),
-                kernels.write_rows(batch, view, site="place"),
-                kernels.attend(layer, batch, view),
+                kernels.attn_in(layer, batch, place=True),
+                *kernels.place_and_attend(layer, batch, view),
             ]
         else:
             ops.append(kernels.recur(layer, batch, memory.span(layer * width, width)))
@@ -86,7 +85,7 @@ def token(model: str, weight_type: Any, kv: str, rows: int) -> None:
             kernels.state.raw.view(np.int32).set(state.reshape(-1))
 
         ops = operations(kernels, config, cache, memory, rows)
-        reads = sum(op.nbytes for op in ops if op.site != "place")
+        reads = sum(op.nbytes for op in ops)
         reads += len(config.attention_layers) * 2 * (rows - SPARE) * codec.pitch
         reset()
         took = captured_seconds(device, ops)

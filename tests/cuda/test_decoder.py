@@ -115,10 +115,13 @@ def test_greedy_tokens_are_the_cpus(device: CudaDevice) -> None:
     )  # fmt: skip
     cpu = run_task(opened, DecoderSettings(), task)
     cuda = run_task(opened, DecoderSettings(device="cuda"), task)
+    same = 0
     for mine, theirs, top2 in zip(cuda.tokens[0], cpu.tokens[0], cpu.top2[0], strict=True):
         if mine != theirs:
             assert top2[1] - top2[3] < 1e-3
             break
+        same += 1
+    assert same >= 12, "a near tie so early leaves little that was compared"
 
 
 @pytest.mark.parametrize("graphs", [False, True])

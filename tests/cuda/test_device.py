@@ -135,6 +135,36 @@ def test_programmatic_launch_keeps_order(device: CudaDevice) -> None:
         assert (host.raw == 0x37).all()
 
 
+def test_a_chain_of_programmatic_launches_keeps_order(device: CudaDevice) -> None:
+    """b takes a, c takes b, all begun while a long kernel runs: each waits for the one before."""
+    import ctypes
+
+    from kvbench.device.cuda import arguments
+
+    queue = device.queue("q")
+    a, b, c, zero = (device.alloc(name, 4096) for name in ("a", "b", "c", "zero"))
+
+    def put(to: Buffer, of: Buffer) -> Launch:
+        args = arguments.Put(
+            of.raw.data.ptr, to.raw.data.ptr, zero.raw.data.ptr, 2048, 0, 2048, 2048, 3
+        )
+        return Launch(function("rows", "put_rows", KV="F16"), (2, 1), (128,), args)
+
+    spin = Launch(function("tokens", "spin", WT="F32"), (1,), (1,), ctypes.c_uint64(5_000_000))
+    chain = [spin, put(b, a), put(c, b)]
+    for buffer, value in ((a, 0x37), (b, 1), (c, 2), (zero, 0)):
+        buffer.raw[:] = value
+    device._runtime.deviceSynchronize()
+
+    def run(stream: Any) -> None:
+        for one in chain:
+            one(stream.ptr)
+
+    device.submit(queue, Op("kernel", "chain", run))
+    device.synchronize(queue, "test")
+    assert (c.raw.get() == 0x37).all()
+
+
 def test_an_abandoned_capture_leaves_the_queue_usable(device: CudaDevice) -> None:
     parts = chain(device)
     with pytest.raises(RuntimeError, match="planted"), device.capture(parts[1]):

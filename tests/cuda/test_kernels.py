@@ -6,6 +6,7 @@ rounding, its stream and the bytes beyond a row's position change nothing.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -14,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from kvbench.device.cuda import arguments
 from kvbench.device.cuda.device import CudaDevice
-from kvbench.device.cuda.driver import Launch
+from kvbench.device.cuda.driver import Launch, function
 from kvbench.device.cuda.kernel_set import CudaKernels
 from kvbench.device.cuda.products import Product, product_launch
 from kvbench.device.cuda.tiles import TileProducts
@@ -138,7 +140,11 @@ class Operands:
 
 
 @pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0", "f32"])
-@pytest.mark.parametrize("n,k", [(576, 576), (100, 1536), (4096, 4096), (72, 28672), (2048, 5120)])
+@pytest.mark.parametrize(
+    "n,k",
+    [(576, 576), (100, 1536), (4096, 4096), (72, 28672), (2048, 5120), (4700, 6176), (7, 1056),
+     (1, 32)],
+)  # fmt: skip
 def test_product(device: CudaDevice, rng: Rng, kind: Any, n: int, k: int) -> None:
     operands = Operands(device, rng, kind, n, k, rng.standard_normal((16, k), np.float32))
     for product, want in operands.cases:
@@ -147,6 +153,38 @@ def test_product(device: CudaDevice, rng: Rng, kind: Any, n: int, k: int) -> Non
         for rows in (2, 3, 5, 8, 16):
             together = operands.decode(product, rows)
             np.testing.assert_array_equal(together.view(np.uint32), alone[:rows].view(np.uint32))
+    operands.close()
+
+
+@pytest.mark.parametrize("kind", ["f16", "q8_0", "q4_0", "f32"])
+@pytest.mark.parametrize("half,k", [(33, 32), (2049, 1056), (4096, 4096)])
+def test_recurrent_product(device: CudaDevice, rng: Rng, kind: Any, half: int, k: int) -> None:
+    """Pairs of rows n and n + N/2, also where no two pairs of a warp are neighbours' (odd N/2)."""
+    x = rng.standard_normal((3, k), np.float32)
+    operands = Operands(device, rng, kind, 2 * half, k, x)
+    held = rng.standard_normal((5, half), np.float32)
+    state = np.zeros((3, 8), np.int32)
+    state[:, STREAM] = streams = [4, 0, 2]
+    memory, states = device.alloc("memory", held.nbytes), device.alloc("state", state.nbytes)
+    put(memory, held)
+    put(states, state)
+    product = replace(
+        operands.plain, mode="recurrent", memory=memory.raw.data.ptr, state=states.raw.data.ptr
+    )
+    device._runtime.memset(operands.y.raw.data.ptr, 0xFF, operands.y.nbytes)
+    keep, new = np.split(operands.cases[0][1], 2, axis=1)
+    keep = 1 / (1 + np.exp(-keep))
+    want = keep * held[streams] + (1 - keep) * new
+    product_launch(product, 3)(0)
+    device._runtime.deviceSynchronize()
+    mixed = get(operands.y, np.float32, 3, operands.ldy)
+    after = get(memory, np.float32, 5, half)
+    assert relative(mixed[:, :half], want) < 2e-6 * np.sqrt(max(k, 576) / 576)
+    assert np.isnan(mixed[:, half:]).all()
+    np.testing.assert_array_equal(after[streams], mixed[:, :half])
+    np.testing.assert_array_equal(after[[1, 3]], held[[1, 3]])
+    for buffer in (memory, states):
+        device.free(buffer)
     operands.close()
 
 
@@ -246,14 +284,16 @@ def host_weights(shapes: Shapes, rng: Rng) -> dict[str, Any]:
 def make_kernels(device: CudaDevice, rng: Rng) -> Iterator[Any]:
     made: list[CudaKernels] = []
 
-    def make(shapes: Shapes, kv: str, *, kind: Any = "f32", audit: bool = False) -> Any:
+    def make(
+        shapes: Shapes, kv: str, *, kind: Any = "f32", audit: bool = False, full_rows: int = 1024
+    ) -> Any:
         arrays = host_weights(shapes, rng)
         weights = DeviceWeights(device, kind)
         for name, array in arrays.items():
             weights.upload(name, array)
         weights.finish()
         codec = kv_type(kv, n_kv_heads=shapes.n_kv_heads, head_dim=shapes.head_dim)
-        kernels = CudaKernels(device, shapes, weights, codec, full_rows=1024, audit=audit)
+        kernels = CudaKernels(device, shapes, weights, codec, full_rows=full_rows, audit=audit)
         made.append(kernels)
         return kernels, arrays
 
@@ -346,6 +386,184 @@ def reference_attention(q: Any, kv: Any, positions: Any, shapes: Shapes) -> F64:
     return out
 
 
+LONG = [("f16", 128, 4), ("q8_0", 256, 6), ("q4_0", 64, 3), ("q8_0", 32, 2)]
+
+
+@pytest.mark.parametrize("kv,dim,group", LONG)
+def test_attend_over_long_windows(
+    device: CudaDevice, rng: Rng, make_kernels: Any, kv: str, dim: int, group: int
+) -> None:
+    """Spans of several chunks, and of one and a bit: from 4,096 rows on there are 64 of them."""
+    shapes = shapes_of(dim, group, n_kv=1)
+    positions = np.array([2100, 4094, 4095, 4096, 8191, 8192, 12000], np.int32)
+    n, capacity = len(positions), 12288
+    kernels, _ = make_kernels(shapes, kv, full_rows=capacity)
+    codec = kernels.codec
+    values = rng.standard_normal((2, 1, capacity, codec.values), np.float32)
+    raw = np.zeros((2, capacity, codec.pitch), np.uint8)
+    exact = np.empty_like(values)
+    for part in (0, 1):
+        codec.encode(values[part, 0], raw[part])
+        codec.decode(raw[part], exact[part, 0])
+    raw[:, positions[-1] + 1 :] = 0xFF
+    q = rng.standard_normal((n, shapes.n_heads, dim), np.float32)
+    window = device.alloc("window", raw.nbytes)
+    put(window, raw)
+    put(kernels.q, q)
+    set_state(kernels, position=positions)
+    view = View(window, 0, raw.nbytes // 2, raw.nbytes // 2, codec.pitch, packed=True)
+    batch = Batch(tuple(Group(i, 1, False) for i in range(n)), tuple(range(n)))
+    batch.where = [Where(0, 0, int(p)) for p in positions]
+    run(device, kernels.attend(0, batch, view))
+    mixed = get(kernels.mixed, np.float32, MAX_ROWS, kernels.mixed_width)
+    want = reference_attention(q, exact.repeat(n, axis=1), positions, shapes)
+    for r in range(n):
+        got = mixed[r, : shapes.n_heads * dim].reshape(shapes.n_heads, dim)
+        assert relative(got, want[r]) < 5e-6, positions[r]
+    device.free(window)
+
+
+MAKING = [
+    (kv, dim, group)
+    for kv in ("f16", "q8_0", "q4_0")
+    for dim, group in ((64, 3), (128, 4), (256, 6), (64, 12))
+]
+
+
+@pytest.mark.parametrize("audit", [False, True])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("kv,dim,group", MAKING)
+def test_attention_makes_rows(
+    device: CudaDevice,
+    rng: Rng,
+    make_kernels: Any,
+    kv: str,
+    dim: int,
+    group: int,
+    interleaved: bool,
+    audit: bool,
+) -> None:
+    """Rows made on the way have the bytes of rows made first, in the window and for the store, and
+    attention over them the same bits (H8), whether a head's last block combines its spans or not.
+    """
+    n_kv, full, lanes = 3, 2048, [3, 0, 4, 1, 2]
+    changes = {"rope_interleaved": interleaved, "rope_dim": dim if interleaved else dim // 2}
+    kernels, _ = make_kernels(
+        shapes_of(dim, group, n_kv=n_kv, **changes), kv, audit=audit, full_rows=full
+    )
+    codec, n, width = kernels.codec, len(lanes), kernels.shapes.n_heads * dim
+    put(kernels.x, rng.standard_normal((n, kernels.shapes.d_model), np.float32))
+
+    def attended(capacity: int, positions: list[int], first: bool) -> dict[str, Any]:
+        batch = decode_batch(n)
+        batch.where = [Where(r, lanes[r], p) for r, p in enumerate(positions)]
+        window = device.alloc("window", originals[capacity].nbytes)
+        put(window, originals[capacity])
+        view = View(window, 0, window.nbytes // 2, capacity * codec.pitch, codec.pitch, packed=True)
+        set_state(kernels, position=positions, cell=positions, stream=range(n), lane=lanes)
+        put(kernels.sums, np.zeros(MAX_ROWS, np.uint64))
+        for buffer in (kernels.q, kernels.rows, kernels.mixed, kernels.qkv):
+            put(buffer, np.full(buffer.nbytes, 0xFF, np.uint8))
+        run(device, kernels.attn_in(0, batch, place=not first))
+        if first:
+            run(device, kernels.write_rows(batch, view, site="place"))
+            run(device, kernels.attend(0, batch, view))
+        else:
+            (op,) = kernels.place_and_attend(0, batch, view)
+            run(device, op)
+        rows = get(kernels.rows, np.uint8, n, 2, codec.pitch)[:, :, : codec.row_bytes]
+        mixed = get(kernels.mixed, np.uint32, MAX_ROWS, kernels.mixed_width)[:n, :width]
+        found = {
+            "window": window.raw.get(), "rows": rows.copy(), "mixed": mixed.copy(),
+            "sums": get(kernels.sums, np.uint64, MAX_ROWS)[:n].copy(),
+        }  # fmt: skip
+        device.free(window)
+        return found
+
+    originals = {}
+    for capacity, positions in (
+        (64, [0, 1, 62, 63, 31]),
+        (1024, [0, 63, 64, 1000, 1023]),  # as many spans as are combined at once
+        (full, [1024, 127, 2047, 2000, 64]),
+    ):
+        raw = np.zeros((2, n, capacity, codec.pitch), np.uint8)
+        for part in (0, 1):
+            values = rng.standard_normal((n * capacity, codec.values), np.float32)
+            codec.encode(values, raw[part].reshape(-1, codec.pitch))
+        for r, p in enumerate(positions):  # what is there of its own row is not read, nor beyond
+            raw[:, lanes[r], p, : codec.row_bytes] = 0xFF
+            raw[:, lanes[r], p + 1 :] = 0xFF
+        originals[capacity] = raw
+        want, got = attended(capacity, positions, True), attended(capacity, positions, False)
+        assert np.isfinite(want["mixed"].view(np.float32)).all()
+        for name in want:
+            np.testing.assert_array_equal(got[name], want[name], err_msg=f"{name}, {capacity}")
+
+
+def test_rows_of_one_stream_are_made_first(device: CudaDevice, make_kernels: Any) -> None:
+    """A row that attends to another of its batch must find it in the window."""
+    kernels, _ = make_kernels(shapes_of(64, 3), "f16")
+    part = 2 * 64 * kernels.codec.pitch
+    window = device.alloc("window", 2 * part)
+    view = View(window, 0, part, part // 2, kernels.codec.pitch, packed=True)
+    batch = decode_batch(2, [0, 0])
+    assert [op.site for op in kernels.place_and_attend(0, batch, view)] == ["place", "attend"]
+    batch.where = [Where(0, 0, 5), Where(1, 1, 5)]
+    assert [op.site for op in kernels.place_and_attend(0, batch, view)] == ["attend"]
+    device.free(window)
+
+
+@pytest.mark.parametrize("embedded", [True, False])
+def test_what_attention_reads_early_is_complete(
+    device: CudaDevice, rng: Rng, make_kernels: Any, embedded: bool
+) -> None:
+    """It reads the window before it waits for the kernel before it. That is right behind the
+    embedding, which lets nothing begin before all that was queued earlier has ended, and wrong
+    without it: a planted fault, so that this test is known to see one."""
+    kernels, _ = make_kernels(shapes_of(64, 3), "f16")
+    codec, capacity, position = kernels.codec, 256, 200
+    right = rng.standard_normal((2, capacity, codec.values), np.float32).astype(np.float16)
+    put(kernels.x, rng.standard_normal((1, kernels.shapes.d_model), np.float32))
+    part = capacity * codec.pitch
+    window, source = device.alloc("window", 2 * part), device.alloc("source", 2 * part)
+    view = View(window, 0, part, part, codec.pitch, packed=True)
+    set_state(kernels, token=[3], position=[position], cell=[position])
+    batch = decode_batch(1)
+    batch.where = [Where(0, 0, position)]
+    zero = device.alloc("zero", 32)
+    put(source, right)
+    put(zero, np.zeros(8, np.int32))
+    fill = Launch(
+        function("rows", "put_rows", KV="F16"),
+        (2, 1),
+        (128,),
+        arguments.Put(
+            source.raw.data.ptr, window.raw.data.ptr, zero.raw.data.ptr, part, 0, part, part, 3
+        ),
+    )
+    spin = Launch(function("tokens", "spin", WT="F32"), (1,), (1,), ctypes.c_uint64(5_000_000))
+    queue = device.queue("early")
+
+    def fill_late(stream: Any) -> None:
+        spin(stream.ptr)
+        fill(stream.ptr)
+
+    def mixed(late: bool) -> Any:
+        put(window, np.zeros_like(right) if late else right)
+        run(device, kernels.embed(batch), kernels.attn_in(0, batch, place=True))
+        work = [Op("kernel", "late", fill_late)] if late else []
+        work += [kernels.embed(batch)] if embedded else []
+        for op in (*work, *kernels.place_and_attend(0, batch, view)):
+            device.submit(queue, op)
+        device.synchronize(queue, "test")
+        return get(kernels.mixed, np.uint32, MAX_ROWS, kernels.mixed_width)[0].copy()
+
+    equal = (mixed(late=True) == mixed(late=False)).all()
+    assert equal == embedded
+    for buffer in (window, source, zero):
+        device.free(buffer)
+
+
 @pytest.mark.parametrize("kv", ["f16", "q8_0", "q4_0"])
 def test_attend_by_cells_and_tiles(
     device: CudaDevice, rng: Rng, make_kernels: Any, kv: str
@@ -420,7 +638,7 @@ def test_rows_in(
     set_state(kernels, position=positions, cell=cells, stream=[4, 3, 2, 1, 0], lane=range(n))
     batch = decode_batch(n, [4, 3, 2, 1, 0])
     batch.where = [Where(4 - i, i, int(cells[i])) for i in range(n)]
-    run(device, kernels.attn_in(0, batch))
+    run(device, kernels.attn_in(0, batch, place=False))
     norm = x.astype(np.float64)
     norm = norm / np.sqrt(np.mean(norm**2, axis=1, keepdims=True) + 1e-5) * arrays["0.attn_norm"]
     qkv = get(kernels.qkv, np.float32, n, kernels.qkv_width)

@@ -82,7 +82,7 @@ class CpuKernels(Kernels):
 
         return self._op("embed", run, (self.state,), (self.x, self.sums))
 
-    def attn_in(self, layer: int, batch: Batch) -> Op:
+    def attn_in(self, layer: int, batch: Batch, *, place: bool) -> Op:
         norm, product = self.weights[f"{layer}.attn_norm"], self.weights[f"{layer}.wqkv"]
         bias = self.weights.get(f"{layer}.bqkv")
         head_norms = self._head_norms(layer)

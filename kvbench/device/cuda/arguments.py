@@ -24,7 +24,8 @@ Tile = _structure(
 Window = _structure(
     "Window",
     k=P, v=P, stream_bytes=L, pitch=L, state=P, cells=P, cell_stride=I, lane_column=I,
-    n_kv=I, pad_blocks=I, max_spans=I, scale=F, q=P, part=P, part_ml=P,
+    n_kv=I, pad_blocks=I, max_spans=I, fold=I, scale=F, q=P, part=P, part_ml=P, arrived=P,
+    out=P, out_stride=L, qkv=P, rows=P, cosines=P, sines=P, row_pitch=L, rope_dim=I, interleaved=I,
 )  # fmt: skip
 Combine = _structure("Combine", part=P, part_ml=P, state=P, out=P, out_stride=L, max_spans=I)
 Encode = _structure(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from kvbench.device.cuda import arguments
-from kvbench.device.cuda.attention import Attention, lane_column
+from kvbench.device.cuda.attention import Attention, Making, lane_column
 from kvbench.device.cuda.device import CudaDevice
 from kvbench.device.cuda.driver import Launch, function
 from kvbench.device.cuda.products import (
@@ -116,8 +116,9 @@ class CudaKernels(Kernels):
 
         return self._op("embed", ("embed", n), build, (self.state,), (self.x, self.sums))
 
-    def attn_in(self, layer: int, batch: Batch) -> Op:
+    def attn_in(self, layer: int, batch: Batch, *, place: bool) -> Op:
         weight, n = self._matrix(f"{layer}.wqkv"), batch.n_rows
+        left = place and self._makes_rows(batch)
 
         def build() -> Iterator[Launch]:
             product = self._product(
@@ -125,14 +126,16 @@ class CudaKernels(Kernels):
                 gain=f"{layer}.attn_norm",
             )  # fmt: skip
             yield from self._products(batch.groups, [product])
-            yield self._rotate_encode(n)
+            if not left:
+                yield self._rotate_encode(n)
 
+        made = () if left else (self.q, self.rows)
         op = self._op(
             f"attn_in {layer}",
-            ("attn_in", layer, batch.groups),
+            ("attn_in", layer, batch.groups, left),
             build,
             (self.x, self.state),
-            (self.q, self.rows, self.qkv, *self._tile_scratch(batch)),
+            (self.qkv, *made, *self._tile_scratch(batch)),
         )
         op.nbytes = weight.nbytes
         return op
@@ -163,15 +166,34 @@ class CudaKernels(Kernels):
     def attend(
         self, layer: int, batch: Batch, view: View, *, split: int = -1, slot: int = -1
     ) -> Op:
-        inputs = [self.q, self.state]
+        return self._attend(layer, batch, view, None, split, slot)
+
+    def place_and_attend(
+        self, layer: int, batch: Batch, view: View, *, split: int = -1, slot: int = -1
+    ) -> Sequence[Op]:
+        if not self._makes_rows(batch):
+            return super().place_and_attend(layer, batch, view, split=split, slot=slot)
+        made = Making(self.qkv, self.cosines, self.sines)
+        op = self._attend(layer, batch, view, made, split, slot)
+        rows, written = self.rows.span(), op.spans()[1]
+        op.writes = lambda: (*written, rows, *row_spans(batch, view, self.codec.row_bytes))
+        return (op,)
+
+    def _makes_rows(self, batch: Batch) -> bool:
+        """Whether attention turns and encodes the batch's rows itself (attend.cu, NEW)."""
+        return self.attention.makes_rows and batch.one_row_each
+
+    def _attend(
+        self, layer: int, batch: Batch, view: View, new: Making | None, split: int, slot: int
+    ) -> Op:
+        inputs = [new.qkv if new else self.q, self.state]
         if batch.unified:
             assert self.cells is not None
             inputs.append(self.cells)
-        key = ("attend", batch.groups, batch.unified, _key(view))
         op = self._op(
             f"attend {layer}",
-            key,
-            lambda: self.attention.launches(batch, view),
+            ("attend", batch.groups, batch.unified, new is not None, _key(view)),
+            lambda: self.attention.launches(batch, view, new),
             (),
             (self.mixed, self.sums, *self.attention.buffers()),
         )

@@ -11,6 +11,9 @@ from typing import Literal
 KvType = Literal["f16", "q8_0", "q4_0"]
 WeightType = Literal["f16", "q8_0", "q4_0", "f32"]
 
+FAST_HEADS = (64, 128, 256)
+"""Head sizes that attend.cu multiplies on tensor cores, and whose new rows it can make itself."""
+
 MACRO = {"f16": "F16", "q8_0": "Q8", "q4_0": "Q4", "f32": "F32"}
 """The name that kernel files give a type."""
 
@@ -135,9 +138,10 @@ Defines = tuple[tuple[str, str], ...]
 
 @cache
 def source(name: str) -> str:
-    """The text of ``kernels/<name>.cu``, ready to compile: common.cuh in front."""
+    """The text of ``kernels/<name>.cu``, ready to compile: what it shares with others in front."""
     folder = files("kvbench.device.cuda") / "kernels"
-    return f"{(folder / 'common.cuh').read_text()}\n{(folder / f'{name}.cu').read_text()}"
+    shared = ("common.cuh", "new_rows.cuh") if name in ("rows", "attend") else ("common.cuh",)
+    return "\n".join((folder / part).read_text() for part in (*shared, f"{name}.cu"))
 
 
 def options(defines: Defines) -> tuple[str, ...]:
@@ -161,5 +165,6 @@ def sample_variants(room: int = SHARED) -> Iterator[tuple[str, Defines]]:
             yield "tile", (("WT", weights),)
     for kv in ("F16", "Q8", "Q4"):
         yield "rows", (("KV", kv),)
-        for head_dim, group in ((64, 3), (128, 4), (256, 6), (16, 2), (128, 8)):
-            yield "attend", (("KV", kv), ("HD", str(head_dim)), ("G", str(group)))
+        for head_dim, group in ((64, 3), (128, 4), (256, 6), (16, 2), (32, 4), (128, 8), (64, 12)):
+            for new in ("0", "1") if head_dim in FAST_HEADS else ("0",):
+                yield "attend", (("KV", kv), ("HD", str(head_dim)), ("G", str(group)), ("NEW", new))

@@ -1,6 +1,6 @@
 // Grouped-query attention over one window. Compile with -DKV=F16|Q8|Q4, -DHD=elements of a head
-// (64, 128 and 256 go through tensor cores, others element by element) and -DG=query heads per KV
-// head; a block takes up to COLUMNS of those.
+// (64, 128 and 256 go through tensor cores, others element by element), -DG=query heads per KV head,
+// of which a block takes up to COLUMNS, and -DNEW=0|1: whether the row's own K and V are made here.
 //
 // The window is a slot, a device-resident cache or mapped host memory: row j of a sequence lies at
 // base + lane * stream_bytes + cell(j) * pitch, cell(j) = j or an entry of an index list. A row of
@@ -8,6 +8,11 @@
 // by index, so what a rounded-up delivery left there cannot matter (H5). A row's result is made of
 // partials over spans of whole chunks. How long a span is and in which order the partials are
 // combined depend on the row's position alone.
+//
+// With NEW the last product of q, k and v is all that went before: heads are turned here, and the
+// block that reaches a row's end encodes its new K and V, uses them, and puts them into the window
+// and into `rows`. No other row of the batch may attend to them. Everything else of the window, and
+// the state, are read before grid_wait(): they were complete when this token began (tokens.cu).
 
 #define CHUNK 64
 #define SPANS 64                              // most partials of a row
@@ -25,15 +30,31 @@ struct Window {
   int n_kv;
   int pad_blocks;         // zero blocks after the last head's values (Q8, Q4)
   int max_spans;
+  int fold;               // 1: a head's last block combines its spans, and `combine` does not run
   float scale;
-  const float* q;         // [R][H][HD]
+  const float* q;         // [R][H][HD]; not read with NEW
   float* part;            // [R][H][max_spans][HD]
   float* part_ml;         // [R][H][max_spans][2]: maximum, sum
+  u32* arrived;           // [R][blocks in y], all zero: blocks that have written their partials
+  float* out;             // [R][out_stride], a head after the other
+  i64 out_stride;
+  // With NEW:
+  const float* qkv;       // [R][(G + 2) n_kv HD]
+  u8* rows;               // [R][2][row_pitch]
+  const float* cosines;   // [positions][rope_dim / 2]
+  const float* sines;
+  i64 row_pitch;
+  int rope_dim, interleaved;
 };
 
 // Rows of a span when a row of the batch attends to `count` rows.
 __device__ __forceinline__ int span_rows(int count) {
   return (count + CHUNK * SPANS - 1) / (CHUNK * SPANS) * CHUNK;
+}
+
+__device__ __forceinline__ int spans_of(int count) {
+  const int span = span_rows(count);
+  return (count + span - 1) / span;
 }
 
 #if KV == F16
@@ -71,6 +92,7 @@ __device__ __forceinline__ float padding(const Window& a, const u8* row, int hea
 // What a block works on: rows row0..end - 1 of the window, query heads first..first + heads - 1.
 struct Work {
   int row0, end, kv_head, first, heads, r;
+  int own;                // with NEW the batch row's own row, else one that no window has
   const u8* k;            // of the sequence
   const u8* v;
 };
@@ -81,6 +103,7 @@ __device__ __forceinline__ Work work_of(const Window& a) {
   const int group = blockIdx.y % GROUPS;
   w.row0 = blockIdx.x * span;
   w.end = count - w.row0 < span ? count : w.row0 + span;
+  w.own = NEW ? count - 1 : -1;
   w.kv_head = blockIdx.y / GROUPS;
   w.first = w.kv_head * G + group * COLUMNS;
   w.heads = G - group * COLUMNS < COLUMNS ? G - group * COLUMNS : COLUMNS;
@@ -91,6 +114,70 @@ __device__ __forceinline__ Work work_of(const Window& a) {
 // The place of a query head's partial, in units of one.
 __device__ __forceinline__ i64 partial(const Window& a, const Work& w, int head) {
   return ((i64)w.r * a.n_kv * G + w.first + head) * a.max_spans + blockIdx.x;
+}
+
+// A head's result is the sum of its partials, weighted to their common maximum: those of spans y,
+// y + WAYS, ... are added up, then these sums in order of y.
+#define WAYS 8
+// Of `spans` spans from `base` on: their weights (in lane l those of l and l + 32) and weighted sum.
+__device__ __forceinline__ float weigh(float (&weight)[2], const float* part_ml, i64 base, int spans) {
+  float ml[2][2];
+#pragma unroll
+  for (int k = 0; k < 2; k++) {
+    const int c = threadIdx.x % 32 + k * 32;
+    load_written(ml[k], part_ml + (base + (c < spans ? c : 0)) * 2);
+    if (c >= spans) ml[k][0] = -INFINITY, ml[k][1] = 0.0f;
+  }
+  const float top = warp_max(fmaxf(ml[0][0], ml[1][0]));
+#pragma unroll
+  for (int k = 0; k < 2; k++) weight[k] = expf(ml[k][0] - top);
+  return warp_sum(fmaf(weight[0], ml[0][1], weight[1] * ml[1][1]));
+}
+// sum += span c's x, if there is such a span.
+template <int V>
+__device__ __forceinline__ void add_span(float (&sum)[V], const float (&x)[V], const float (&weight)[2], int c, int spans) {
+  const float by = __shfl_sync(0xffffffffu, weight[c / 32], c % 32);
+#pragma unroll
+  for (int e = 0; e < V; e++) sum[e] = c < spans ? fmaf(by, x[e], sum[e]) : sum[e];
+}
+
+// The last block of a row's group of heads to get here combines their partials, few as they are.
+#define FOLDED 16
+#define EACH (HD >= 128 ? 4 : HD >= 64 ? 2 : 1)   // elements per lane
+#define UNIT (32 * EACH)
+__device__ __forceinline__ void fold(const Window& a, const Work& w) {
+  __shared__ bool last;
+  const int spans = spans_of(state_of(a.state, w.r, POSITION) + 1);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicInc(a.arrived + w.r * gridDim.y + blockIdx.y, spans - 1) == spans - 1;   // then zero
+    __threadfence();
+  }
+  __syncthreads();
+  if (!last) return;
+  const int units = (HD + UNIT - 1) / UNIT;
+  for (int u = threadIdx.x / 32; u < w.heads * units; u += blockDim.x / 32) {
+    const int head = w.first + u / units, i = u % units * UNIT + threadIdx.x % 32 * EACH;
+    const i64 base = ((i64)w.r * a.n_kv * G + head) * a.max_spans;
+    float x[FOLDED][EACH], weight[2], way[EACH], o[EACH];
+#pragma unroll
+    for (int c = 0; c < FOLDED; c++)
+      load_written(x[c], a.part + (base + (c < spans ? c : 0)) * HD + (i < HD ? i : 0));
+    const float total = weigh(weight, a.part_ml, base, spans);
+#pragma unroll
+    for (int y = 0; y < WAYS; y++) {
+#pragma unroll
+      for (int e = 0; e < EACH; e++) way[e] = 0.0f;
+#pragma unroll
+      for (int c = y; c < FOLDED; c += WAYS) add_span(way, x[c], weight, c, spans);
+#pragma unroll
+      for (int e = 0; e < EACH; e++) o[e] = y ? o[e] + way[e] : way[e];
+    }
+#pragma unroll
+    for (int e = 0; e < EACH; e++)
+      if (i < HD) a.out[w.r * a.out_stride + head * HD + i + e] = o[e] / total;
+  }
 }
 
 #if HD == 64 || HD == 128 || HD == 256
@@ -281,14 +368,63 @@ __device__ __forceinline__ void fetch(const Window& a, const Work& w, const u8* 
   copy_commit();
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
+#if NEW
+// A thread has one element of a head, of AT_ONCE heads at a time. It turns the block's query heads
+// into `q`, and into `kv` the new K, then V: both, or the one of which it has an element.
+#define AT_ONCE (THREADS / HD)
+#define Q_EACH (((G < COLUMNS ? G : COLUMNS) + AT_ONCE - 1) / AT_ONCE)
+#define KV_EACH (2 / AT_ONCE)
+__device__ __forceinline__ void turn_heads(const Window& a, const Work& w, const Turn& turn,
+                                           float (*q)[HD + 8], float (&kv)[KV_EACH]) {
+  const int d = threadIdx.x % HD, of = threadIdx.x / HD;
+  const float* in = a.qkv + (i64)w.r * (G + 2) * a.n_kv * HD;
+  float own[Q_EACH], other[Q_EACH];
+#pragma unroll
+  for (int i = 0; i < Q_EACH; i++) {
+    const int head = of + i * AT_ONCE;
+    const float* from = in + (i64)(w.first + (head < w.heads ? head : 0)) * HD;
+    own[i] = from[d], other[i] = from[turn.other];
+  }
+#pragma unroll
+  for (int i = 0; i < KV_EACH; i++) {
+    const int which = of + i * AT_ONCE;
+    const float* from = in + (i64)((G + which) * a.n_kv + w.kv_head) * HD;
+    kv[i] = which ? from[d] : turned(turn, from[d], from[turn.other]);
+  }
+#pragma unroll
+  for (int i = 0; i < Q_EACH; i++)
+    if (of + i * AT_ONCE < w.heads) q[of + i * AT_ONCE][d] = turned(turn, own[i], other[i]);
+}
+// The new K (which = 0) or V over what was found in its place, in a tile that begins with row `row`.
+__device__ __forceinline__ void insert(const Work& w, const float (&kv)[KV_EACH], int which, u8* to, int row) {
+  if (w.own >= w.end || w.own >= row + TILE) return;
+#pragma unroll
+  for (int i = 0; i < KV_EACH; i++)
+    if (threadIdx.x / HD + i * AT_ONCE == which) encode(to + (w.own - row) * SROW, threadIdx.x % HD, kv[i]);
+  __syncthreads();
+}
+// And from there to where they are kept: into the window, and for who stores them in the host.
+__device__ __forceinline__ void keep_rows(const Window& a, const Work& w, const u8* ks, const u8* vs, int row) {
+  const i64 cell = (i64)state_of(a.state, w.r, CELL) * a.pitch + w.kv_head * SEG;
+  u8* rows = a.rows + w.r * 2 * a.row_pitch + w.kv_head * SEG;
+  for (int i = threadIdx.x; i < 2 * (SEG / 4); i += THREADS) {
+    const int which = i / (SEG / 4), at = i % (SEG / 4) * 4;
+    const u32 word = *(const u32*)((which ? vs : ks) + (w.own - row) * SROW + at);
+    *(u32*)((u8*)(which ? w.v : w.k) + cell + at) = word;
+    *(u32*)(rows + which * a.row_pitch + at) = word;
+  }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS, 512 / THREADS) attend(const Window a) {
   extern __shared__ uint4 shared[];
   __shared__ __align__(16) float s[PARTS][COLUMNS][TILE + 8];
   __shared__ __align__(16) float mask[TILE];   // added to a row's scores: nothing, or it is no row
   grid_release();
-  grid_wait();
+  if (!NEW) grid_wait();
   const Work w = work_of(a);
-  if (w.row0 >= w.end) return;
+  const bool none = w.row0 >= w.end;
+  if (!NEW && none) return;
   const int warp = threadIdx.x / 32, g = LANE_G, t = LANE_T;
   u8* ks = (u8*)shared;
   u8* vs = ks + TILE * SROW;
@@ -296,7 +432,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
   fetch(a, w, w.v, vs, w.row0);
   const int rows16 = warp % STEPS, part = warp / STEPS, tile = warp * TILES;
   Query q;
+#if NEW
+  __shared__ __align__(16) float heads[COLUMNS][HD + 8];
+  float kv[KV_EACH];
+  const Turn turn = turn_of(a.cosines, a.sines, w.own, threadIdx.x % HD, a.rope_dim, a.interleaved);
+  grid_wait();
+  if (none) return;
+  turn_heads(a, w, turn, heads, kv);
+  __syncthreads();
+  load_query(q, &heads[g][part * PART], a.scale, g < w.heads);
+#else
   load_query(q, a.q + ((i64)w.r * a.n_kv * G + w.first + g) * HD + part * PART, a.scale, g < w.heads);
+#endif
 
   // Of head g: the maximum and the sum of weights so far. Every warp has them.
   float top = -INFINITY, total = 0.0f;
@@ -315,6 +462,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
     }
     copy_wait<1>();
     __syncthreads();
+#if NEW
+    insert(w, kv, 0, ks, row);
+#endif
     float c[4];
     score(c, ks + rows16 * 16 * SROW + part * (SEG / PARTS), q);
 #pragma unroll
@@ -347,6 +497,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
 
     copy_wait<1>();
     __syncthreads();
+#if NEW
+    insert(w, kv, 1, vs, row);
+#endif
     float most = 0.0f, up, down;
 #pragma unroll
     for (int i = 0; i < STEPS * 4; i++) {
@@ -377,6 +530,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
       o[i / 4][i % 4] = fmaf(o[i / 4][i % 4], keeps[i % 2], sums[i / 4][i % 4] * downs[i % 2]);
     __syncthreads();
     fetch(a, w, w.v, vs, row + TILE);
+#if NEW
+    if (w.own < row + TILE && w.own < w.end && blockIdx.y % GROUPS == 0) keep_rows(a, w, ks, vs, row);
+#endif
   }
 #pragma unroll
   for (int i = 0; i < TILES * 4; i++)
@@ -386,6 +542,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
     a.part_ml[partial(a, w, g) * 2] = top;
     a.part_ml[partial(a, w, g) * 2 + 1] = total;
   }
+  if (a.fold) fold(a, w);
 }
 
 #else
@@ -447,19 +604,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) attend(const Window a) {
         *o = row == w.row0 ? acc : fmaf(*o, keep[g], acc);
       }
   }
-  if (w.row0 < w.end && j < w.heads) {
+  if (w.row0 >= w.end) return;
+  if (j < w.heads) {
     a.part_ml[partial(a, w, j) * 2] = top[j];
     a.part_ml[partial(a, w, j) * 2 + 1] = total[j];
   }
+  if (a.fold) fold(a, w);
 }
 #endif
 
-// out[r][h] = sum of partials, weighted to their common maximum. A block per head, SLICE of its
-// elements and row; a lane per element, and warp y takes spans y, y + WAYS, ... Every warp finds
-// the weights of all spans, lane l those of l and l + 32, and no order of additions depends on
-// anything but the number of spans.
+// A block per SLICE elements of a head and row, a warp per way of adding spans up.
 #define SLICE 32
-#define WAYS 8
 struct Combine {
   const float* part;
   const float* part_ml;
@@ -469,41 +624,27 @@ struct Combine {
   int max_spans;
 };
 
-extern "C" __global__ void __launch_bounds__(32 * WAYS) combine(const Combine a) {
+extern "C" __global__ void __launch_bounds__(SLICE * WAYS) combine(const Combine a) {
   __shared__ float ways[WAYS][SLICE];
   const int head = blockIdx.x, r = blockIdx.z, H = gridDim.x;
-  const int y = threadIdx.x / 32, lane = threadIdx.x % 32, i = blockIdx.y * SLICE + lane;
+  const int y = threadIdx.x / SLICE, lane = threadIdx.x % SLICE, i = blockIdx.y * SLICE + lane;
   grid_release();
   grid_wait();
-  const int count = state_of(a.state, r, POSITION) + 1, span = span_rows(count);
-  const int spans = (count + span - 1) / span;
+  const int spans = spans_of(state_of(a.state, r, POSITION) + 1);
   const i64 base = ((i64)r * H + head) * a.max_spans;
-  float x[SPANS / WAYS], m[2], sum[2], weight[2];
-#pragma unroll
-  for (int k = 0; k < 2; k++) {
-    const int c = lane + k * 32;
-    const float2 ml = c < spans ? *(const float2*)(a.part_ml + (base + c) * 2) : make_float2(-INFINITY, 0.0f);
-    m[k] = ml.x, sum[k] = ml.y;
-  }
+  float x[SPANS / WAYS][1], weight[2], way[1] = {0.0f};
 #pragma unroll
   for (int k = 0; k < SPANS / WAYS; k++) {
     const int c = y + k * WAYS;
-    x[k] = c < spans && i < HD ? a.part[(base + c) * HD + i] : 0.0f;
+    load_written(x[k], a.part + (base + (c < spans ? c : 0)) * HD + (i < HD ? i : 0));
   }
-  const float top = warp_max(fmaxf(m[0], m[1]));
+  const float total = weigh(weight, a.part_ml, base, spans);
 #pragma unroll
-  for (int k = 0; k < 2; k++) weight[k] = expf(m[k] - top);
-  const float total = warp_sum(fmaf(weight[0], sum[0], weight[1] * sum[1]));
-  float o = 0.0f;
-#pragma unroll
-  for (int k = 0; k < SPANS / WAYS; k++) {
-    const int c = y + k * WAYS;
-    o = fmaf(__shfl_sync(0xffffffffu, weight[c / 32], c % 32), x[k], o);
-  }
-  ways[y][lane] = o;
+  for (int k = 0; k < SPANS / WAYS; k++) add_span(way, x[k], weight, y + k * WAYS, spans);
+  ways[y][lane] = way[0];
   __syncthreads();
   if (y > 0 || i >= HD) return;
-  o = ways[0][lane];
+  float o = ways[0][lane];
 #pragma unroll
   for (int k = 1; k < WAYS; k++) o += ways[k][lane];
   a.out[r * a.out_stride + head * HD + i] = o / total;

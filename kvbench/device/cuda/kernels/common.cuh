@@ -82,6 +82,18 @@ __device__ __forceinline__ uint4 load_stream(const void* p) {
   return v;
 }
 
+// What another block of the same kernel may have written: from L2, where writes meet.
+__device__ __forceinline__ void load_written(float (&v)[1], const float* p) {
+  asm volatile("ld.global.cg.f32 %0, [%1];" : "=f"(v[0]) : "l"(p) : "memory");
+}
+__device__ __forceinline__ void load_written(float (&v)[2], const float* p) {
+  asm volatile("ld.global.cg.v2.f32 {%0, %1}, [%2];" : "=f"(v[0]), "=f"(v[1]) : "l"(p) : "memory");
+}
+__device__ __forceinline__ void load_written(float (&v)[4], const float* p) {
+  asm volatile("ld.global.cg.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v[0]), "=f"(v[1]), "=f"(v[2]), "=f"(v[3]) : "l"(p) : "memory");
+}
+
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
   for (int m = 16; m; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
@@ -103,6 +115,37 @@ __device__ __forceinline__ float weight_exp(float x) {
 // To the nearest integer, halves away from zero, as device/kvtypes.py writes it.
 __device__ __forceinline__ u8 rounded(float v) {
   return (u8)(signed char)(int)__fadd_rn(v, copysignf(0.5f, v));
+}
+
+// A block of 32 values, one per lane, as bytes and a scale (device/kvtypes.py); NaN if any value is,
+// so that poison stays visible.
+__device__ __forceinline__ float magnitude(float v) {
+  const float m = warp_max(fabsf(v));
+  return __any_sync(0xffffffffu, v != v) ? __uint_as_float(0x7fffffffu) : m;
+}
+__device__ __forceinline__ float inverse_of(float d) { return d != 0.0f ? __fdiv_rn(1.0f, d) : 0.0f; }
+// This lane's byte.
+__device__ __forceinline__ u8 q8_code(float v, u16& scale) {
+  const float d = __fdiv_rn(magnitude(v), 127.0f);
+  scale = to_half_bits(d);
+  return rounded(__fmul_rn(v, inverse_of(d)));
+}
+// In the first 16 lanes: this lane's number, and above it that of the lane 16 further on.
+__device__ __forceinline__ u8 q4_codes(float v, u16& scale) {
+  float top = v;              // the signed value of greatest magnitude, the first of equals
+  int at = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 16; m; m >>= 1) {
+    const float other = __shfl_xor_sync(0xffffffffu, top, m);
+    const int from = __shfl_xor_sync(0xffffffffu, at, m);
+    if (fabsf(other) > fabsf(top) || (fabsf(other) == fabsf(top) && from < at)) top = other, at = from;
+  }
+  if (__any_sync(0xffffffffu, v != v)) top = __uint_as_float(0x7fffffffu);
+  const float d = __fdiv_rn(top, -8.0f);
+  scale = to_half_bits(d);
+  const int n = (int)__fadd_rn(__fmul_rn(v, inverse_of(d)), 8.5f);
+  const int code = n < 15 ? n : 15;
+  return (u8)(code | __shfl_down_sync(0xffffffffu, code, 16) << 4);
 }
 
 // What becomes of a product: y takes its sum a; two sums a and b make one value of a paired mode.

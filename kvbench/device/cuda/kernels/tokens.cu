@@ -24,8 +24,8 @@ __device__ __forceinline__ float weight_at(const u8* w, const u16* scale, i64 at
 
 extern "C" __global__ void __launch_bounds__(256) embed(const Embed a) {
   const int k = blockIdx.x * 256 + threadIdx.x, r = blockIdx.y;
-  grid_release();
   grid_wait();
+  grid_release();          // in this order: what follows finds all that was before this token
   const int token = state_of(a.state, r, TOKEN);
   if (k == 0) a.sums[r] = 0;
   if (k < a.K)   // a token outside the vocabulary becomes NaN rather than a stray read

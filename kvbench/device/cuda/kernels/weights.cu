@@ -50,29 +50,13 @@ extern "C" __global__ void __launch_bounds__(256) pack(const Pack a) {
   if (i < a.count) ((u16*)a.out)[i] = to_half_bits(v);
 #elif WT == F32
   if (i < a.count) ((float*)a.out)[i] = v;
-#elif WT == Q8
-  const float d = __fdiv_rn(warp_max(fabsf(v)), 127.0f);
-  const float inverse = d != 0.0f ? __fdiv_rn(1.0f, d) : 0.0f;
-  if (i >= a.count) return;
-  a.out[i] = rounded(__fmul_rn(v, inverse));
-  if (i % 32 == 0) a.scale[i / 32] = to_half_bits(d);
 #else
-  float top = v;
-  int at = threadIdx.x % 32;
-#pragma unroll
-  for (int m = 16; m; m >>= 1) {
-    const float other = __shfl_xor_sync(0xffffffffu, top, m);
-    const int from = __shfl_xor_sync(0xffffffffu, at, m);
-    if (fabsf(other) > fabsf(top) || (fabsf(other) == fabsf(top) && from < at)) top = other, at = from;
-  }
-  const float d = __fdiv_rn(top, -8.0f);
-  const float inverse = d != 0.0f ? __fdiv_rn(1.0f, d) : 0.0f;
-  const int n = (int)__fadd_rn(__fmul_rn(v, inverse), 8.5f);
-  const int nibble = n < 15 ? n : 15;
-  const int upper = __shfl_down_sync(0xffffffffu, nibble, 16);
+  u16 scale;
+  const u8 code = WT == Q8 ? q8_code(v, scale) : q4_codes(v, scale);
   if (i >= a.count) return;
-  if (i % 32 < 16) a.out[i / 32 * 16 + i % 16] = (u8)(nibble | upper << 4);
-  if (i % 32 == 0) a.scale[i / 32] = to_half_bits(d);
+  if (WT == Q8) a.out[i] = code;
+  else if (i % 32 < 16) a.out[i / 32 * 16 + i % 16] = code;
+  if (i % 32 == 0) a.scale[i / 32] = scale;
 #endif
 }
 
