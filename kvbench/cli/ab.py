@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvbench.cli.output import json_option, print_json, watch
+from kvbench.cli.output import json_option, print_json, say, watch
 
 if TYPE_CHECKING:
     from runner.cluster import DaskExecutor
@@ -94,7 +94,7 @@ def command(
         from kvbench.report.terminal import console, print_summary
 
         print_summary(done.summary, console())
-        click.echo(f"reports: {done.directory}/report.md, {done.directory}/report.html")
+        say(f"reports: {done.directory}/report.md, {done.directory}/report.html", hang=9)
     return done.summary.exit_code
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kvbench.cli.output import json_option, print_json
+from kvbench.cli.output import json_option, print_json, say
 
 
 @click.group("assets")
@@ -40,9 +40,10 @@ def list_assets(verify: bool, as_json: bool) -> None:
         return
     for row in rows:
         megabytes = int(str(row["bytes"] or row["download_bytes"])) / 1e6
-        click.echo(
-            f"{row['name']:<18} {row['state']:<8} {megabytes:6.1f} MB  {row['licence']:<13}"
-            f" {row['package']:<24} {row['summary']}"
+        say(
+            f"{row['name']:<18} {row['state']:<8} {megabytes:6.1f} MB  {row['licence']:<12}"
+            f" {row['package']}: {row['summary']}",
+            hang=52,
         )
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvbench.cli.output import json_option, print_json, watch
+from kvbench.cli.output import json_option, print_json, say, watch
 
 if TYPE_CHECKING:
     from kvbench.records.machine import MachineProfile
@@ -56,9 +56,9 @@ def command(
         return
     for finding in findings:
         measured = f": {finding.measured}" if finding.measured else ""
-        click.echo(f"{_MARKS[finding.severity]}{finding.what}{measured}")
+        say(f"{_MARKS[finding.severity]}{finding.what}{measured}", hang=4)
         if finding.advice:
-            click.echo(f"    {finding.advice}")
+            say(f"    {finding.advice}", hang=4)
     warnings = sum(1 for finding in findings if finding.severity == "warning")
     click.echo(f"{warnings} warnings" if warnings else "nothing stands in the way of a measurement")
 
@@ -73,8 +73,8 @@ def _profile(path: Path, given: dict[str, str], as_json: bool) -> None:
         print_json(found)
         return
     for line in _lines(found):
-        click.echo(line)
-    click.echo(f"wrote {path}; kvbench predict --machine {path} reads it")
+        say(line, hang=4)
+    say(f"wrote {path}; kvbench predict --machine {path} reads it", hang=4)
 
 
 def _lines(p: MachineProfile) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvbench.cli.output import json_option, print_json
+from kvbench.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
     from kvbench.records.gate import Check
@@ -61,9 +61,9 @@ def command(write: Path | None, as_json: bool) -> int:
         if fault.kind != kind:
             kind = fault.kind
             click.echo(f"\n{kind}")
-        click.echo(f"  {fault.name:<25} {fault.breaks}")
+        say(f"  {fault.name:<25} {fault.breaks}", hang=28)
         hazards = f"{', '.join(fault.hazards)}; " if fault.hazards else ""
-        click.echo(f"  {'':<25} {hazards}like {fault.resembles}")
+        say(f"  {'':<25} {hazards}like {fault.resembles}", hang=28)
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvbench.cli.output import json_option, print_json
+from kvbench.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
     from gates.registry import GateOptions
@@ -230,4 +230,4 @@ def _list(as_json: bool) -> None:
         return
     for row in rows:
         mark = "" if row["default"] else "  (only when named)"
-        click.echo(f"{row['name']:<14} {row['description']}{mark}")
+        say(f"{row['name']:<14} {row['description']}{mark}", hang=15)

@@ -32,6 +32,18 @@ def print_json(document: object) -> None:
     click.echo(text.decode())
 
 
+def say(text: str, *, hang: int = 0) -> None:
+    """Print ``text`` within the terminal's width; further lines begin ``hang`` columns in."""
+    from shutil import get_terminal_size
+    from textwrap import fill
+
+    width = max(get_terminal_size().columns, hang + 20)
+    wrapped = fill(
+        text, width, subsequent_indent=" " * hang, break_long_words=False, break_on_hyphens=False
+    )
+    click.echo(wrapped)
+
+
 def watch(title: str, steps: int) -> Progress:
     """Live progress on stderr for an experiment of ``steps`` runs."""
     from kvbench.report.progress import Progress

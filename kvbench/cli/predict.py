@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvbench.cli.output import json_option, print_json
+from kvbench.cli.output import json_option, print_json, say
 
 if TYPE_CHECKING:
     from runner.predict import Forecast, Prediction
@@ -143,7 +143,7 @@ def _trends() -> None:
     from runner import predict_origin
 
     for trend in predict_origin.trends(predict_origin.calibrate()):
-        click.echo(trend)
+        say(trend, hang=2)
 
 
 def _errors(found: list[Prediction]) -> list[dict[str, Any]]:
@@ -161,10 +161,10 @@ def _compare(found: list[Prediction], as_json: bool) -> None:
     click.echo(f"{'':<40}{'predicted':>10}{'measured':>10}{'error':>19}")
     for p in found:
         error = f"{p.error:+.1f} {'points' if p.unit == '%' else '%'}"
-        click.echo(f"{p.what:<40}{p.predicted:>10.2f}{p.measured:>10.2f} {p.unit:<7}{error:>12}")
+        say(f"{p.what:<40}{p.predicted:>10.2f}{p.measured:>10.2f} {p.unit:<7}{error:>12}")
     for note in dict.fromkeys(p.note for p in found if p.note):
         named = ", ".join(p.what for p in found if p.note == note)
-        click.echo(f"{named}: {note}")
+        say(f"{named}: {note}", hang=2)
 
 
 def _print_forecast(found: list[Forecast]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kvbench.cli.output import json_option, print_json
+from kvbench.cli.output import json_option, print_json, say
 
 
 @click.command("suites")
@@ -30,4 +30,5 @@ def command(as_json: bool) -> None:
         return
     width = max(len(str(row["name"])) for row in rows)
     for row in rows:
-        click.echo(f"{row['name']:<{width}} {row['cells']:>3} cells  {row['description']}")
+        count = f"{row['cells']:>3} cell{' ' if row['cells'] == 1 else 's'}"
+        say(f"{row['name']:<{width}} {count}  {row['description']}", hang=width + 12)

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kvbench.cli.output import json_option, print_json
+from kvbench.cli.output import json_option, print_json, say
 
 
 @click.command("waits")
@@ -29,13 +29,15 @@ def command(as_json: bool, measure: bool) -> None:
     click.echo(f"{'site':<18} {'per':<6} {'stock':>5} {'elided':>6} {'quiet':>5}  why")
     for site in _sites():
         mark = " (redundant)" if site["redundant"] else ""
-        click.echo(
+        say(
             f"{site['site']:<18} {site['per']:<6} {site['stock']:>5} {site['elided']:>6} "
-            f"{site['quiet']:>5}  {site['why']}{mark}"
+            f"{site['quiet']:>5}  {site['why']}{mark}",
+            hang=46,
         )
-    click.echo(
+    say(
         f"{'one plain token':<18} {'':<6} {totals['stock']:>5} {totals['elided']:>6} "
-        f"{totals['quiet']:>5}  quiet waits once more, for the event behind its results"
+        f"{totals['quiet']:>5}  quiet waits once more, for the event behind its results",
+        hang=46,
     )
     _print_model(model)
 
@@ -74,16 +76,18 @@ def _model(spared: int) -> dict[str, Any]:
 
 
 def _print_model(model: dict[str, Any]) -> None:
-    click.echo(
-        f"\nCost of a wait, fitted to the published speculative row alone: {model['saved_ms']:.3f} "
+    click.echo()
+    say(
+        f"Cost of a wait, fitted to the published speculative row alone: {model['saved_ms']:.3f} "
         f"ms a token over {model['calls']:.2f} calls: {model['cost_us']:.1f} us each"
     )
     click.echo("Tested on the published plain row, by waits spared per token:")
     for name, p in model["plain"].items():
-        click.echo(
+        say(
             f"  {name:<30} {p['spared']:5.1f} waits  {p['saved_ms']:.2f} ms  "
             f"+{p['gain'] * 100:.1f}% predicted, {p['published_ms']:.2f} ms  "
-            f"+{p['published_gain'] * 100:.1f}% published: {p['share'] * 100:.0f}% of it"
+            f"+{p['published_gain'] * 100:.1f}% published: {p['share'] * 100:.0f}% of it",
+            hang=33,
         )
 
 
@@ -108,7 +112,8 @@ def _measure(as_json: bool) -> None:
         fall = "" if m is stock else f"{(m.per_token / stock.per_token - 1) * 100:.1f}%"
         same = ["equal" if m.hashes == stock.hashes else "DIFFER"]
         same.append("equal" if m.other_calls == stock.other_calls else "differ")
-        click.echo(
+        say(
             f"{m.draft:<9} {m.mode:<7} {m.per_token:>9.2f} {fall:>6} {m.per_target_graph:>12.2f} "
-            f"{step:>10} {m.redundant:>9.2f} {m.accepted:>10}  {', '.join(same)}"
+            f"{step:>10} {m.redundant:>9.2f} {m.accepted:>10}  {', '.join(same)}",
+            hang=70,
         )

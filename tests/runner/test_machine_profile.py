@@ -228,6 +228,7 @@ def test_measured_sweeps_are_predicted_and_every_error_is_printed(
         "decode-1": 18,
         "decode-2": 11,
         "decode-3": 5,
+        "decode-4": 12,
     }
     found = [p for each in by_sweep.values() for p in each]
     assert max(abs(p.error) for p in found) < 8
