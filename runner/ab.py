@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -13,7 +14,8 @@ import msgspec
 from kvbench.environment import fingerprint
 from kvbench.environment.fingerprint import CHECKOUT
 from kvbench.environment.privacy import scrub
-from kvbench.records import Journal, NoteLine, Summary
+from kvbench.errors import KvbenchError
+from kvbench.records import Journal, NoteLine, Summary, read_journal
 from kvbench.records.lines import SCHEMA_VERSION
 from kvbench.spec import Cell, Suite, load_suite, suite_from_builtins
 from runner import needs, resume
@@ -95,15 +97,20 @@ def start_plan(
 ) -> Finished:
     """Run a plan that nothing has been measured for yet."""
     suite, cells = plan.resolve()
-    refuse_unusable(cells, plan.suite_ref)
+    refuse_unusable(cells, plan.suite_ref, here=executor is None)
     machine = fingerprint() if machine is None else machine
     directory = root / plan.run
     needs.refuse_before_rehearsal(suite, cells, directory)
     store_plan(plan, directory)
     begun(directory)
-    with Journal(directory) as journal:
-        runs = needs.count_runs(suite, cells)
-        return _run(plan, directory, journal, executor or LocalExecutor(machine), watch, runs)
+    try:
+        with Journal(directory) as journal:
+            runs = needs.count_runs(suite, cells)
+            return _run(plan, directory, journal, executor or LocalExecutor(machine), watch, runs)
+    except KvbenchError:
+        if not read_journal(directory).lines:  # nothing began: nothing to resume or to show
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
 
 
 def go_on(

@@ -36,7 +36,7 @@ MAX_NAME = 4096
 
 def before_start(arm: Arm) -> dict[str, Any]:
     """What is known without starting the arm. Values of environment variables are not stored."""
-    program = _program(arm) if arm.command else None
+    program = program_path(arm) if arm.command else None
     found = {
         "name": arm.name,
         "engine": arm.engine,
@@ -71,7 +71,7 @@ def changed(before: dict[str, Any], after: dict[str, Any]) -> list[str]:
     return [name for name in known if before[name] != after.get(name)]
 
 
-def _program(arm: Arm) -> str | None:
+def program_path(arm: Arm) -> str | None:
     """The arm's program as its process will find it: a path is relative to the arm's cwd."""
     name = arm.argv()[0]
     if "/" in name:

@@ -40,6 +40,21 @@ def test_refusals(
     assert not (tmp_path / "results").exists()
 
 
+def test_a_program_that_is_not_there_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the other arm's gate and rehearsal, and with nothing left behind."""
+    monkeypatch.chdir(tmp_path)
+    suite = Path(write_suite(tmp_path, {"a": {}, "b": {}}))
+    text = suite.read_text()
+    suite.write_text(text + '\n[[arms]]\nname = "c"\nengine = "program"\ncommand = ["./absent"]\n')
+    assert main(["ab", str(suite)]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert "arm c: command: './absent' was not found; give a path or install it" in err
+    assert not (tmp_path / "results").exists()
+
+
 def test_json_is_one_document_and_the_exit_code_is_the_summarys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

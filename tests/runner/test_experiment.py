@@ -134,6 +134,7 @@ def test_a_baseline_that_cannot_start_fails_its_rehearsal(tmp_path: Path, told: 
     with pytest.raises(ArmFailure, match=r"failed its rehearsal: .*killed by signal 6") as caught:
         experiment(tmp_path, told, {"a": {"mode": "crash"}, "b": {}})
     assert caught.value.exit_code == 6
+    assert list((tmp_path / "results").iterdir()) == [], "nothing began: nothing to show or resume"
 
 
 def test_breaking_a_limit_repeats_the_block_then_makes_it_invalid(
