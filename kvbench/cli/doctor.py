@@ -83,8 +83,9 @@ def _lines(p: MachineProfile) -> list[str]:
     for to, back in zip(p.link, p.store, strict=True):
         speeds = "".join(f"{c.bytes / c.seconds / 1e9:>13.2f} GB/s" for c in (to, back))
         lines.append(f"{to.bytes >> 10:>8} KiB{speeds}")
+    latency = f"{p.link_latency_s * 1e6:.2f} us" if p.link_latency_s else "too small to tell"
     lines.append(
-        f"latency of a copy {p.link_latency_s * 1e6:.2f} us, a wait {p.wait_s * 1e6:.2f} us,"
+        f"latency of a copy {latency}, a wait {p.wait_s * 1e6:.2f} us,"
         f" issuing a call {p.issue_s * 1e6:.2f} us"
     )
     lines.append(f"{p.model}, {p.layers} layers, KV {p.kv_type}:")

@@ -172,7 +172,8 @@ def violations(sample: Sample, limits: Limits) -> tuple[str, ...]:
     allowed = allowed_other_cores(limits)
     if values.get("other_cores", 0) > allowed:
         found.append(
-            f"other processes used {values['other_cores']:.2f} cores (allowed {allowed:.2f})"
+            f"other processes used {values['other_cores']:.2f} cores (allowed {allowed:.2f}; "
+            "kvbench doctor names them, --other-cores allows more)"
         )
     if values.get("steal", 0) > limits.steal:
         found.append(
