@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from kvbench.device.cuda import arguments, driver
+from kvbench.device import kernels
+from kvbench.device.cuda import arguments, attention, driver, kernel_set, tiles
 from kvbench.device.cuda.products import MODES
 from kvbench.device.cuda.source import (
     BLOCKED,
@@ -94,6 +95,32 @@ def test_arguments_match_the_sources() -> None:
 def test_modes_are_numbered_as_in_the_sources() -> None:
     declared = re.search(r"enum Mode \{ (.*?) \};", source("matvec"))
     assert declared is not None and declared[1].lower().split(", ") == list(MODES)
+
+
+SHARED_NUMBERS: dict[str, dict[str, int]] = {
+    "attend": {
+        "CHUNK": attention.CHUNK_ROWS, "SPANS": attention.SPANS, "COLUMNS": attention.COLUMNS,
+        "SLICE": attention.SLICE, "WAYS": attention.WAYS, "FOLDED": attention.FOLDED,
+        "STATE_COLUMNS": kernels.STATE_COLUMNS, "TOKEN": kernels.TOKEN,
+        "POSITION": kernels.POSITION, "CELL": kernels.CELL, "STREAM": kernels.STREAM,
+    },
+    "tokens": {"PIECES": kernel_set.PIECES},
+    "tile": {
+        "TILE": kernels.TILE, "ROWS": tiles.ROWS, "DEPTH": tiles.DEPTH, "STAGES": tiles.STAGES,
+        "WARPS": tiles.THREADS // 32, "SPLIT_WARPS": tiles.SPLIT_THREADS // 32,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("file", SHARED_NUMBERS)
+def test_numbers_that_both_sides_know_are_equal(file: str) -> None:
+    declared = dict(re.findall(r"^#define (\w+) (\d+)\b", source(file), re.M))
+    assert {name: int(declared[name]) for name in SHARED_NUMBERS[file]} == SHARED_NUMBERS[file]
+
+
+def test_a_lanes_values_are_as_in_the_sources() -> None:
+    found = re.findall(r"^#(?:el)?(?:if|se).*?\n#define VPL (\d+)", source("matvec"), re.M)
+    assert sorted(map(int, found)) == sorted(LANE_VALUES.values())
 
 
 def nvrtc_compile(text: str, defines: Defines, arch: str) -> str | None:
