@@ -27,9 +27,11 @@ __device__ __forceinline__ int state_of(const int* state, int row, int column) {
 }
 
 // One captured sequence runs many short kernels. With programmatic launch a kernel may begin
-// while the one before it ends: everything up to grid_wait() must touch constants (weights) only.
-// Every thread of every such kernel passes grid_wait(), so that "finished" stays transitive; those of
-// weights.cu do not and are launched without overlap.
+// while the one before it ends: everything up to grid_wait() must touch constants (weights) only, or
+// what was complete before the token's `embed` was: that one calls grid_wait() first and
+// grid_release() after it, so that nothing behind it begins earlier. Every thread of every such kernel
+// passes grid_wait(), so that "finished" stays transitive; those of weights.cu do not and are launched
+// without overlap.
 __device__ __forceinline__ void grid_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
