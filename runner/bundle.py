@@ -17,6 +17,7 @@ import msgspec
 
 import kvbench
 from kvbench.errors import UsageError
+from kvbench.paths import refuse_device
 from kvbench.records import Comparison, Summary
 from runner.store import judge_again, load_summary
 
@@ -102,6 +103,7 @@ def verify_bundle(path: Path) -> Verified:
 
     Raises ``UsageError`` for what is no bundle, or was changed after it was packed.
     """
+    refuse_device(path)
     with tempfile.TemporaryDirectory(prefix="kvbench-verify-") as scratch:
         directory = Path(scratch)
         try:

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from kvbench.errors import UsageError
+from kvbench.paths import refuse_device
 
 PROFILE_VERSION = 1
 PROFILE_KIND = "machine-profile"
@@ -100,6 +101,7 @@ def encode_profile(profile: MachineProfile) -> bytes:
 
 def read_profile(path: Path) -> MachineProfile:
     """Read a profile. Raises UsageError, one line, with the file, the place and what is allowed."""
+    refuse_device(path)
     try:
         data = path.read_bytes()
     except OSError as error:

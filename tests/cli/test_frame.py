@@ -267,6 +267,14 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_gate_runs(tmp_pat
     assert done.stderr.count("\n") == 1 and "gate.xml cannot be written" in done.stderr
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no /dev/zero")
+@pytest.mark.parametrize("words", [["predict", "--machine"], ["verify"]], ids=" ".join)
+def test_a_file_without_an_end_is_refused(words: list[str]) -> None:
+    done = run(*words, "/dev/zero")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "kvbench: /dev/zero: a device, not a file\n"
+
+
 def test_suites_are_listed_in_columns() -> None:
     lines = run("suites").stdout.splitlines()
     told = [line for line in lines if not line.startswith(" ")]
